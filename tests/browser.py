@@ -13,6 +13,10 @@ from pathlib import Path
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
+AXE = os.environ.get("DEEPWEATHER_AXE", "")
+"""Path of axe.min.js of the npm package axe-core, which looks for barriers, such as text of low contrast."""
+PAPER = 718
+"""Width of A4 between margins of 10 mm, in CSS pixels."""
 PATIENCE = 120
 """Seconds that a command may take: a loaded machine starts a browser slowly."""
 
@@ -134,6 +138,23 @@ class Page:
         """Move the mouse to a place of the window."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def wait_until(self, condition):
+        """Wait until a JavaScript condition is true."""
+        self.run(f"new Promise(done => {{ const ask = () => {condition} ? done() : setTimeout(ask, 20); ask(); }})")
+
+    def check_look(self, width):
+        """Check that the page fits, loads nothing, reports no errors and, with axe-core, has no barriers."""
+        assert self.run("document.documentElement.scrollWidth") <= width
+        assert self.complaints() == []
+        assert len(self.requests()) == 1
+        if Path(AXE).is_file():
+            self.run(Path(AXE).read_text() + "; 0")
+            passed, violations = self.run("""axe.run().then(found => [
+                found.passes.length, found.violations.map(one => [one.id, one.nodes.map(e => e.html).slice(0, 3)])
+            ])""")
+            assert violations == []
+            assert passed > 10
+
     def complaints(self):
         """Return errors and warnings of the console, and exceptions."""
         kinds = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
@@ -143,11 +164,6 @@ class Page:
         """Return the addresses of all requests but those for data inside the page."""
         sent = [e["params"]["request"]["url"] for e in self._events() if e["method"] == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith(("data:", "blob:"))]
-
-    def screenshot(self, file):
-        """Write a picture of the whole page."""
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        Path(file).write_bytes(base64.b64decode(picture))
 
     def pdf(self):
         """Return the page as it is printed on A4."""

@@ -1,15 +1,26 @@
 """A small archive in memory, to run `evaluate` on: its law is known, and nothing is read from files."""
 
+import signal
+import sys
+from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
+import pytest
 import xarray as xr
 
+from conf import build
+from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
+from data_pipeline.task import Task
+from evaluation import evaluate
+from models.corrector import Corrector
 
 GRID = Grid.regular(7, 12)
+TASK = Task("t2m", ["2t"], ["2t"], [48])
+PROVENANCE = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
 
 
 class MemoryFields:
@@ -86,3 +97,26 @@ class MemoryArchive:
 def overrides(run_dir, *more):
     years = ["data.split.train=[2014,2014]", "data.split.val=[2015,2015]", "data.split.test=[2016,2016]"]
     return [f"run_dir={run_dir}", "task.inputs=[2t,msl]", *years, *more]
+
+
+@contextmanager
+def evaluating(archive):
+    """Give a function that runs the verb like the command line, in this process and on the archive."""
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets this variable; it is restored here
+        patch.setattr(evaluate, "build", lambda node: archive if "ensemble" in node else build(node))
+
+        def run(run_dir, *more):
+            patch.setattr(sys, "argv", ["evaluate", *overrides(run_dir, *more)])
+            evaluate.main()
+
+        yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+def untrained_emos(archive, **options):
+    """Return an EMOS of the archive's training year that is not fitted, and the samples of that year."""
+    data = ForecastDataset(archive, TASK, [2014])
+    spec = {"_target_": "models.statistical.emos.EMOS", **options}
+    return Corrector(TASK, data.grid, spec, data.static, PROVENANCE), data

@@ -1,10 +1,9 @@
 """Scores of a report in which every number is another one, so that a number in a wrong place is noticed."""
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from data_pipeline.grid import Grid
+from evaluation.report.shown_data import ExampleForecast, MapData, Plume
 
 GRID = Grid.regular(9, 12)
 MODELS = ("raw", "climatology", "emos", "net <1>")
@@ -56,7 +55,7 @@ def make_scores(seed=0):
 
 
 def make_fields(seed=0, grid=GRID, holes=True):
-    """Return the part of `MapData` that the page needs without its figures."""
+    """Return the maps of all models, and three cases with a plume each."""
     draw = np.random.default_rng(seed)
     shape = grid.shape
     cells = {
@@ -71,7 +70,19 @@ def make_fields(seed=0, grid=GRID, holes=True):
     }
     if holes:
         cells[72]["error"]["emos"][2, 0] = np.nan
-    return SimpleNamespace(grid=grid, cells=cells, land=draw.random(shape), earth=False)
+    last, land = cells[LEADS[-1]], draw.random(shape)
+    cases = {name: _case(draw, shape) for name in ("best", "median", "worst")}
+    squares = last["squared_error"], last["expected_squared_error"]
+    return MapData(
+        grid, LEADS[-1], last["crps"], last["crps_fair"], last["error"], cases, land, False, *squares, cells=cells
+    )
+
+
+def _case(draw, shape):
+    """A start in February 2016."""
+    members, quantiles = 280 + draw.random((2, 1, 5))
+    plume = Plume("largest gain", (2, 0), np.array([72]), members, np.sort(quantiles), 280 + draw.random(1))
+    return ExampleForecast(1_456_531_200, 72, *(280 + draw.random((4, *shape))), plumes=(plume,), gain=12.3)
 
 
 def _pair(draw):

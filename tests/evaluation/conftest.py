@@ -1,51 +1,60 @@
 """The verb `evaluate` in this process, on an archive in memory, and an EMOS that was trained on it."""
 
-import signal
-import sys
+import json
 
 import pytest
-from memory_archive import MemoryArchive, overrides
+from memory_archive import MemoryArchive, evaluating, untrained_emos
 from quick_report import blank_figures
 
-from conf import build
-from data_pipeline.dataset import ForecastDataset
-from data_pipeline.task import Task
-from evaluation import evaluate
-from models.corrector import Corrector
+from evaluation.report import page as report
 
 
 @pytest.fixture
-def deepweather(monkeypatch):
+def archive():
+    return MemoryArchive()
+
+
+@pytest.fixture
+def deepweather(archive):
     """Run the verb like the command line, in this process, with blank figures in the report."""
-    handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets this variable; `monkeypatch` restores it
-
-    def run(run_dir, *more):
-        monkeypatch.setattr(sys, "argv", ["evaluate", *overrides(run_dir, *more)])
-        with blank_figures():
-            evaluate.main()
-
-    yield run
-    signal.signal(signal.SIGTERM, handler)
+    with evaluating(archive) as run, blank_figures():
+        yield run
 
 
 @pytest.fixture
-def archive(monkeypatch):
-    memory = MemoryArchive()
-    monkeypatch.setattr(evaluate, "build", lambda node: memory if "ensemble" in node else build(node))
-    return memory
+def scores_of(deepweather, monkeypatch, tmp_path):
+    """Run the verb without figures in a folder of `tmp_path`; return the scores."""
+    monkeypatch.setattr(report, "draw_figures", lambda *_: {})
+
+    def run(name, *options):
+        deepweather(tmp_path / name, *options)
+        return json.loads((tmp_path / name / "scores.json").read_text())
+
+    return run
 
 
 @pytest.fixture
-def emos(archive, tmp_path):
-    task = Task("t2m", ["2t"], ["2t"], [48])
-    data = ForecastDataset(archive, task, [2014])
-    provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
-    spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
-    corrector = Corrector(task, data.grid, spec, data.static, provenance)
+def refusal(deepweather, tmp_path, capsys):
+    """Run the verb, which must end with exit code 2 and write nothing; return the error without its beginning."""
+
+    def run(*options):
+        with pytest.raises(SystemExit) as left:
+            deepweather(tmp_path / "refused", *options)
+        assert left.value.code == 2
+        assert not (tmp_path / "refused").exists()
+        (line,) = capsys.readouterr().err.splitlines()
+        return line.removeprefix("error: ")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def emos(tmp_path_factory):
+    """The file of an EMOS that was trained on the archive."""
+    corrector, data = untrained_emos(MemoryArchive(), seasonal=False)
     corrector.fit(data)
-    corrector.save(tmp_path / "emos.safetensors")
-    return tmp_path / "emos.safetensors"
+    corrector.save(path := tmp_path_factory.mktemp("emos") / "emos.safetensors")
+    return path
 
 
 @pytest.fixture(autouse=True)

@@ -58,25 +58,22 @@ def test_correctors_that_must_not_be_scored_are_refused(made, sentence):
     assert ";" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["raw", "climatology", "oracle", "my model", "$x$", ""])
-def test_reserved_and_invalid_names_are_refused(name):
-    with pytest.raises(InputError, match="correctors"):
+def test_names_are_letters_and_digits_and_not_reserved():
+    for name in ("emos", "unet-2", "v1.3", "U_net"):
         check_name(name)
+    for name in ("raw", "climatology", "oracle", "my model", "$x$", ""):
+        with pytest.raises(InputError, match="correctors"):
+            check_name(name)
 
 
-@pytest.mark.parametrize("name", ["emos", "unet-2", "v1.3", "U_net"])
-def test_valid_names_are_accepted(name):
-    check_name(name)
-
-
-def test_training_members_must_be_among_member_counts():
+def test_member_counts_fit_training_and_forecasts():
+    check_enough_members((), 3)
+    check_enough_members((5, 10), 10)
+    with pytest.raises(InputError, match=r"^member_counts has 50, the forecasts have 10 members"):
+        check_enough_members((5, 50), 10)
     assert training_members(corrector(members=10), PATH, (5, 10)) == 10
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"^{PATH} was trained with 10 members, .* add 10 to member_counts"):
         training_members(corrector(members=10), PATH, (5, 20))
-    assert str(caught.value) == (
-        f"{PATH} was trained with 10 members, which is not among member_counts 5, 20; "
-        "add 10 to member_counts, or leave out member_counts"
-    )
     with pytest.raises(InputError, match=f"^{PATH} does not say with how many members .*; train it again, or leave"):
         training_members(corrector(), PATH, (5, 20))
 
@@ -88,24 +85,16 @@ def test_the_raw_ensemble_alone_is_refused():
         check_comparison(["raw"], ["climatology is left out: x"])
 
 
-def test_member_counts_above_the_number_of_members_are_refused():
-    check_enough_members((), 3)
-    check_enough_members((5, 10), 10)
-    with pytest.raises(InputError, match=r"^member_counts has 50, the forecasts have 10 members; leave out larger"):
-        check_enough_members((5, 50), 10)
-
-
 def test_a_corrector_of_other_units_intervals_or_levels_is_refused():
     """Meanings are compared by channel; a corrector may read fewer channels than the task has."""
     data = [Meaning(Variable("msl"), "Pa", (0,)), Meaning(Variable("2t"), "K", (0,))]
     made = corrector(replace(TASK, inputs=TASK.targets))
     check_meanings(made, PATH, TASK, data)
-    made.meanings = (Meaning(Variable("2t"), "K", (0,)),)
-    check_meanings(made, PATH, TASK, data)
+    for own in (Meaning(Variable("2t"), "K", (0,)), Meaning(Variable("2t"), "K", (0,), "tropopause")):
+        made.meanings = (own,)
+        check_meanings(made, PATH, TASK, data)
+    with pytest.raises(InputError, match="was trained on 2t on tropopause, not surface; score it on data of"):
+        check_meanings(made, PATH, TASK, [data[0], Meaning(Variable("2t"), "K", (0,), "surface")])
     made.meanings = (Meaning(Variable("2t"), "K", (1440,)),)
     with pytest.raises(InputError, match="was trained on 2t at lead time 48 h over 24 h, not 0 h; score it on data of"):
         check_meanings(made, PATH, TASK, data)
-    made.meanings = (Meaning(Variable("2t"), "K", (0,), "tropopause"),)
-    check_meanings(made, PATH, TASK, data)
-    with pytest.raises(InputError, match="was trained on 2t on tropopause, not surface; score it on data of"):
-        check_meanings(made, PATH, TASK, [data[0], Meaning(Variable("2t"), "K", (0,), "surface")])

@@ -1,8 +1,5 @@
 """Forecasts in files are scored like the model that made them, on the same forecasts as all others."""
 
-import json
-import signal
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,54 +8,32 @@ import scores as scores_package
 import torch
 import xarray as xr
 from forecast_files import write_forecasts
-from memory_archive import GRID, MemoryArchive, overrides
+from memory_archive import GRID, MemoryArchive
 
-from conf import build
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.sample import Sample
-from data_pipeline.task import Task
-from evaluation import evaluate
 from evaluation.forecast_writer import check_writing
-from evaluation.scores.case import calibration_bin
 from evaluation.scores.quantile_scores import forecast_quantiles
 from models.corrector import Corrector
 from models.coupling import written_members
-from models.distribution import Ensemble, Quantiles
+from models.distribution import Quantiles
 
 KELVIN = {"units": "K"}
 OF_MEMBERS = ("crps", "rmse", "bias", "spread", "spread_skill")
 NUMBERS = ("crps", "crps_fair", "rmse", "bias", "spread", "spread_skill")
 
 
-@pytest.fixture(scope="module")
-def archive():
-    return MemoryArchive()
+ARCHIVE = MemoryArchive()
+STARTS = ARCHIVE.starts[ARCHIVE.starts >= np.datetime64("2016-01-01")]
+SCORED = np.searchsorted(ARCHIVE.starts, STARTS)
 
 
 @pytest.fixture(scope="module")
-def emos(archive, tmp_path_factory):
-    task = Task("t2m", ["2t"], ["2t"], [48])
-    data = ForecastDataset(archive, task, [2014])
-    provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
-    spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
-    corrector = Corrector(task, data.grid, spec, data.static, provenance)
-    corrector.fit(data)
-    path = tmp_path_factory.mktemp("emos") / "emos.safetensors"
-    corrector.save(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def starts(archive):
-    return archive.starts[archive.starts >= np.datetime64("2016-01-01")]
-
-
-@pytest.fixture(scope="module")
-def files(archive, emos, starts, tmp_path_factory):
+def files(emos, tmp_path_factory):
     """Members as `correct` writes them, mean and standard deviation, and quantiles of EMOS; and the raw members."""
     folder, corrector = tmp_path_factory.mktemp("files"), Corrector.load(emos)
-    data = ForecastDataset(archive, corrector.task, [2016])
+    data = ForecastDataset(ARCHIVE, corrector.task, [2016])
     batch = Sample(*(torch.stack(fields) for fields in zip(*data, strict=True)))
     with torch.no_grad():
         forecast = corrector(batch)
@@ -67,7 +42,7 @@ def files(archive, emos, starts, tmp_path_factory):
     levels = (np.arange(5) + 0.5) / 5
 
     def write(name, variables, further=None):
-        return write_forecasts(folder / name, starts, [48], GRID, variables, further)
+        return write_forecasts(folder / name, STARTS, [48], GRID, variables, further)
 
     by_start = members.movedim(0, 1)[:, None].numpy()
     number = {"number": ("number", range(5))}
@@ -81,38 +56,17 @@ def files(archive, emos, starts, tmp_path_factory):
     }
 
 
-@pytest.fixture
-def verb(archive, monkeypatch):
-    """Run the verb like the command line, in this process, without figures."""
-    handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.setattr(evaluate, "build", lambda node: archive if "ensemble" in node else build(node))
-    monkeypatch.setattr(
-        evaluate, "write_report", lambda folder, *_: (folder.mkdir(exist_ok=True), (folder / "report.html").touch())
-    )
-
-    def run(run_dir, *more):
-        monkeypatch.setattr(sys, "argv", ["evaluate", *overrides(run_dir, *more)])
-        evaluate.main()
-        return json.loads((run_dir / "scores.json").read_text())
-
-    yield run
-    signal.signal(signal.SIGTERM, handler)
-
-
 def close(found, expected, keys=NUMBERS):
     assert {key: found[key] for key in keys} == {key: pytest.approx(expected[key], rel=2e-6, abs=2e-7) for key in keys}
 
 
-def test_files_get_the_scores_of_the_model_that_made_them(files, emos, verb, tmp_path, capsys):
+def test_files_get_the_scores_of_the_model_that_made_them(files, emos, scores_of, capsys):
     entries = [
-        f"same: {files['raw']}",
-        f"written: {{path: {files['members']}, drawn: false}}",
-        f"normal: {files['normal']}",
+        f"same: {files['raw']}", f"written: {{path: {files['members']}, drawn: false}}", f"normal: {files['normal']}",
         f"quantiles: {files['quantiles']}",
-    ]
+    ]  # fmt: skip
     options = f"correctors={{emos: {emos}}}", f"forecasts={{{', '.join(entries)}}}"
-    scores = verb(tmp_path / "run", *options)
+    scores = scores_of("run", *options)
     models = scores["models"]
     assert list(models) == ["raw", "climatology", "emos", "same", "written", "normal", "quantiles"]
     close(models["same"], models["raw"])
@@ -133,93 +87,47 @@ def test_files_get_the_scores_of_the_model_that_made_them(files, emos, verb, tmp
     assert "the 5 members of same are scored as independent draws" in notes
     assert "members of written" not in notes
 
-    verb(tmp_path / "run", *options)
+    scores_of("run", *options)
     assert "nothing was done" in capsys.readouterr().out
     assert set(scores["inputs"]["forecasts"]) == {"same", "written", "normal", "quantiles"}
-    again = verb(tmp_path / "run", options[0], f"forecasts={{{', '.join(entries[:2])}, normal: {files['quantiles']}}}")
+    again = scores_of("run", options[0], f"forecasts={{{', '.join(entries[:2])}, normal: {files['quantiles']}}}")
     assert "nothing was done" not in capsys.readouterr().out
     assert list(again["models"]) == ["raw", "climatology", "emos", "same", "written", "normal"]
 
 
-def test_forecasts_that_one_file_lacks_are_left_out_for_all_models(
-    archive, files, emos, verb, starts, tmp_path, capsys
-):
+def test_forecasts_that_one_file_lacks_are_left_out_for_all_models(files, emos, scores_of, tmp_path, capsys):
     """The scores of all models equal those of an archive without these dates."""
-    index = np.searchsorted(archive.starts, starts)
-    few = write_forecasts(
-        tmp_path / "few.nc", starts[3:], [48], GRID, {"t2m": (("number",), archive.raw[index[3:], 1:], KELVIN)}
-    )
-    scores = verb(tmp_path / "run", f"correctors={{emos: {emos}}}", f"forecasts={{a: {files['raw']}, few: {few}}}")
+    members = {"t2m": (("number",), ARCHIVE.raw[SCORED[3:], 1:], KELVIN)}
+    few = write_forecasts(tmp_path / "few.nc", STARTS[3:], [48], GRID, members)
+    scores = scores_of("run", f"correctors={{emos: {emos}}}", f"forecasts={{a: {files['raw']}, few: {few}}}")
     assert (scores["n_dates"], scores["n_forecasts"]) == (17, 17)
     assert scores["ledger"]["no_forecast"] == {"count": 3, "first": "2016-01-05T00:00 + 48 h (few)"}
     text = "3 left out with no forecast in the files of another model that is compared, first 2016-01-05T00:00 + 48 h"
     assert text in capsys.readouterr().out
-    dates = f"data.split.test=[{starts[3] + np.timedelta64(48, 'h')},2016-12-31]".replace("T00:00:00", "")
-    alone = verb(tmp_path / "alone", f"correctors={{emos: {emos}}}", dates)
+    dates = f"data.split.test=[{STARTS[3] + np.timedelta64(48, 'h')},2016-12-31]".replace("T00:00:00", "")
+    alone = scores_of("alone", f"correctors={{emos: {emos}}}", dates)
     assert alone["n_dates"] == 17
     for name in ("raw", "emos"):
         close(scores["models"][name], alone["models"][name])
     close(scores["models"]["few"], alone["models"]["raw"])
 
 
-@pytest.mark.parametrize(
-    ("option", "sentence"),
-    [
-        ("{raw: X}", "forecasts.raw: the name raw is reserved; choose another name"),
-        ("{emos: X}", "forecasts.emos: the name emos is a corrector, too; give the forecasts another name"),
-        ("{a@b: X}", "forecasts: 'a@b' is not a valid name; use letters, digits and . + - _"),
-        ("X", "forecasts must be {NAME: path, ...}, got 'X'"),
-        ("{ngr: X}", "forecasts.ngr: there is no file X"),
-        (
-            "{ngr: {path: X, drwn: false}}",
-            "forecasts.ngr has no option drwn; there is: path, kind, drawn, variable_nam",
-        ),
-    ],
-)
-def test_wrong_options_are_refused(option, sentence, emos, verb, tmp_path, capsys):
-    with pytest.raises(SystemExit) as leaving:
-        verb(tmp_path / "run", f"correctors={{emos: {emos}}}", f"forecasts={option}")
-    assert leaving.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {sentence}")
-
-
-def test_values_that_cannot_be_scored_are_refused(archive, files, emos, verb, starts, tmp_path, capsys):
-    index = np.searchsorted(archive.starts, starts)
-    mean, std = archive.raw[index, 1:, 0], archive.raw[index, 1:].std(2)
-    holes, negative = mean.copy(), std - std.mean()
+def test_values_that_cannot_be_scored_are_refused(files, emos, refusal, tmp_path):
+    mean, std = ARCHIVE.raw[SCORED, 1:, 0], ARCHIVE.raw[SCORED, 1:].std(2)
+    holes = mean.copy()
     holes[2, 0, 3, 4] = np.nan
-    faults = {
-        "holes": ({"t2m_mean": ((), holes, KELVIN), "t2m_std": ((), std, KELVIN)}, "ngr: the forecast is not finite"),
-        "negative": (
-            {"t2m_mean": ((), mean, KELVIN), "t2m_std": ((), negative, KELVIN)},
-            f"forecasts.ngr: {tmp_path}/negative.nc has ",
-        ),
-    }  # fmt: skip
-    for name, (variables, sentence) in faults.items():
-        path = write_forecasts(tmp_path / f"{name}.nc", starts, [48], GRID, variables)
-        with pytest.raises(SystemExit):
-            verb(tmp_path / name, f"correctors={{emos: {emos}}}", f"forecasts={{ngr: {path}}}")
-        assert capsys.readouterr().err.startswith(f"error: {sentence}")
-    with pytest.raises(SystemExit):
-        verb(
-            tmp_path / "counts",
-            f"correctors={{emos: {emos}}}",
-            f"forecasts={{a: {files['raw']}}}",
-            "member_counts=[3,5]",
-        )
-    assert "member_counts needs members of all models" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("M", [3, 5, 20])
-def test_ranks_among_other_numbers_of_members_fill_the_same_bins_evenly(M):
-    """Truth and members of one distribution have a flat histogram in any number of bins, also with many ties."""
-    torch.manual_seed(0)
-    drawn = torch.randn(M + 1, 60_000)
-    for values in (drawn, drawn.round()):
-        found = calibration_bin(Ensemble(values[1:]), values[0], torch.rand(60_000), 6)
-        counts = torch.bincount(found, minlength=6).double() / 10_000
-        assert len(counts) == 6
-        torch.testing.assert_close(counts, torch.ones(6, dtype=torch.float64), rtol=0, atol=0.05)  # 5 standard errors
+    for values, spread, fault in (
+        (holes, std, "ngr: the forecast is not finite"),
+        (mean, std - std.mean(), f"forecasts.ngr: {tmp_path}/ngr.nc has "),
+    ):
+        moments = {"t2m_mean": ((), values, KELVIN), "t2m_std": ((), spread, KELVIN)}
+        path = write_forecasts(tmp_path / "ngr.nc", STARTS, [48], GRID, moments)
+        assert refusal(f"correctors={{emos: {emos}}}", f"forecasts={{ngr: {path}}}").startswith(fault)
+        path.unlink()
+    both = f"correctors={{emos: {emos}}}", f"forecasts={{a: {files['raw']}}}"
+    assert "member_counts needs members of all models" in refusal(*both, "member_counts=[3,5]")
+    taken = refusal(both[0], f"forecasts={{emos: {files['raw']}}}")
+    assert taken.startswith("forecasts.emos: the name emos is a corrector, too")
 
 
 def test_scores_of_quantiles_do_not_extrapolate():
@@ -229,23 +137,22 @@ def test_scores_of_quantiles_do_not_extrapolate():
     torch.testing.assert_close(found, torch.tensor([torch.nan, 1.0, 3.0, 4.0]), equal_nan=True)
 
 
-def test_written_forecasts_have_the_layout_and_the_scores_of_other_programs(archive, emos, verb, starts, tmp_path):
+def test_written_forecasts_have_the_layout_and_the_scores_of_other_programs(emos, scores_of, tmp_path):
     """The package scores, WeatherBench-X's formula and this program give the CRPS of the members in scores.json."""
     folder = tmp_path / "forecasts"
     options = f"correctors={{emos: {emos}}}", "references=[raw]"
-    result = verb(tmp_path / "run", *options, f"write_forecasts={folder}")
+    result = scores_of("run", *options, f"write_forecasts={folder}")
     with xr.open_dataset(folder / "emos.nc") as file:
         members = file["2t"].load()
     assert members.dims == ("init_time", "lead_time", "number", "latitude", "longitude")
     assert members.dtype == np.float32
     assert members.lead_time.dtype.kind == "m"
-    np.testing.assert_array_equal(members.init_time, starts.astype("datetime64[ns]"))
+    np.testing.assert_array_equal(members.init_time, STARTS.astype("datetime64[ns]"))
     # As WeatherBench-X selects a chunk of predictions.
     chunk = members.sel(init_time=members.init_time[:1], lead_time=np.array([48], "timedelta64[h]"))
     assert chunk.shape == (1, 1, 5, *GRID.shape)
     assert members.notnull().all()
-    index = np.searchsorted(archive.starts, starts)
-    truth = members.isel(number=0, drop=True).copy(data=archive.truth[index, 1:].astype(np.float32))
+    truth = members.isel(number=0, drop=True).copy(data=ARCHIVE.truth[SCORED, 1:].astype(np.float32))
     weights = xr.DataArray(np.asarray(GRID.weights), {"latitude": members.latitude})
     dims = ["init_time", "lead_time", "latitude", "longitude"]
     per_case = scores_package.probability.crps_for_ensemble(members, truth, "number", method="ecdf", preserve_dims=dims)
@@ -254,7 +161,7 @@ def test_written_forecasts_have_the_layout_and_the_scores_of_other_programs(arch
     expected = result["models"]["emos"]["members"]["crps"]
     for found in (per_case, weatherbench):
         assert float(found.weighted(weights).mean()) == pytest.approx(expected, rel=1e-6)
-    again = verb(tmp_path / "again", *options, f"forecasts={{again: {{path: {folder}/emos.nc, drawn: false}}}}")
+    again = scores_of("again", *options, f"forecasts={{again: {{path: {folder}/emos.nc, drawn: false}}}}")
     assert {key: again["models"]["again"][key] for key in OF_MEMBERS} == {
         key: result["models"]["emos"]["members"][key] for key in OF_MEMBERS
     }

@@ -1,23 +1,21 @@
 """A scored date that took part in any fit is refused, through the command, with the name of the part."""
 
-import json
+from copy import deepcopy
 
 import numpy as np
 import pytest
-from memory_archive import GRID
+from memory_archive import GRID, TASK
 
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
-from data_pipeline.task import Task
-from evaluation import evaluate
 from evaluation.leak_audit import nearest_day, part_title
 from models.combine import combine
 from models.corrector import Corrector
 from models.training_dates import state_fits, state_training, stated_fits
 
-TASK = Task("t2m", ["2t"], ["2t"], [48])
 HONEST = {"train_dates": [["2014-01-01", "2014-12-31"]], "val_dates": [["2015-01-01", "2015-12-31"]], "members": 5}
-TRAIN, VAL, TEST = (Dates.of_years([year]) for year in (2014, 2015, 2016))
+TRAIN, VAL = (Dates.of_years([year]) for year in (2014, 2015))
+MAY = Dates.from_json([("2016-05-01", "2016-05-31")])
 
 
 @pytest.fixture
@@ -36,21 +34,6 @@ def network_file(archive, tmp_path):
     return write
 
 
-@pytest.fixture
-def refusal(deepweather, tmp_path, capsys):
-    """Run `evaluate`, which must end with exit code 2, and return the error line without its beginning."""
-
-    def run(*options):
-        with pytest.raises(SystemExit) as left:
-            deepweather(tmp_path / "refused", *options)
-        assert left.value.code == 2
-        assert not (tmp_path / "refused").exists()
-        (line,) = capsys.readouterr().err.splitlines()
-        return line.removeprefix("error: ")
-
-    return run
-
-
 def test_a_fit_states_the_valid_days_of_its_samples(archive, network_file):
     """The days come from the samples, not from an option: starts of the archive plus two days."""
     found = stated_fits(Corrector.load(network_file("mlp")).provenance)
@@ -67,39 +50,30 @@ def test_a_fit_states_the_valid_days_of_its_samples(archive, network_file):
 
 def test_a_normaliser_that_was_fitted_with_a_test_date_is_refused(network_file, refusal):
     """The file's dates of training and validation are honest: only the fit itself shows the leak."""
-    leaky = network_file("mlp", Dates((*TRAIN.spans, *Dates.from_json([("2016-05-01", "2016-05-31")]).spans)))
+    leaky = network_file("mlp", Dates((*TRAIN.spans, *MAY.spans)))
     message = refusal(f"correctors={{mlp: {leaky}}}", "references=[raw]")
     assert message.startswith(f"{leaky}: its normaliser was fitted on 2016-05-12, a date of the scored split (2016)")
 
 
-@pytest.mark.parametrize(
-    ("part", "sentence"),
-    [
-        ("normalizer", "its normaliser was fitted on"),
-        ("model", "its model (MLP) was fitted on"),
-        ("model.head.start.emos", "its model.head.start.emos (EMOS) was fitted on"),
-        ("weights", "its weights were trained on"),
-        ("checkpoint", "its best checkpoint was chosen on"),
-        ("climate", "its climate of the loss was made of"),
-    ],
-)
-def test_a_leak_into_one_part_is_refused_by_its_name(network_file, refusal, part, sentence):
+def test_a_leak_into_one_part_is_refused_by_its_name(network_file, refusal):
     path = network_file("mlp")
     corrector = Corrector.load(path)
-    state_fits(
-        corrector.provenance, {part: Dates.from_json([("2014-01-07", "2014-01-07"), ("2016-02-02", "2016-02-02")])}
-    )
-    corrector.save(path)
-    assert refusal(f"correctors={{mlp: {path}}}", "references=[raw]") == (
-        f"{path}: {sentence} 2016-02-02, a date of the scored split (2016); score other dates or train it without these"
-    )
-
-
-def test_a_checkpoint_that_was_picked_on_the_test_dates_is_refused(network_file, refusal):
-    picked = network_file("picked", checkpoint=TEST)
-    assert "its best checkpoint was chosen on 2016-01-01" in refusal(
-        f"correctors={{mlp: {picked}}}", "references=[raw]"
-    )
+    parts = {
+        "normalizer": "its normaliser was fitted on", "model": "its model (MLP) was fitted on",
+        "model.head.start.emos": "its model.head.start.emos (EMOS) was fitted on",
+        "weights": "its weights were trained on", "checkpoint": "its best checkpoint was chosen on",
+        "climate": "its climate of the loss was made of",
+    }  # fmt: skip
+    honest = deepcopy(corrector.provenance)
+    for part, sentence in parts.items():
+        corrector.provenance = deepcopy(honest)
+        leak = Dates.from_json([("2014-01-07", "2014-01-07"), ("2016-02-02", "2016-02-02")])
+        state_fits(corrector.provenance, {part: leak})
+        corrector.save(path)
+        assert refusal(f"correctors={{mlp: {path}}}", "references=[raw]") == (
+            f"{path}: {sentence} 2016-02-02, a date of the scored split (2016); score other dates or train it without "
+            "these"
+        )
 
 
 def test_a_part_without_dates_is_refused(network_file, refusal):
@@ -115,20 +89,20 @@ def test_a_part_without_dates_is_refused(network_file, refusal):
 
 def test_a_committee_carries_the_parts_of_its_members(network_file, refusal, tmp_path):
     honest = network_file("honest")
-    leaky = network_file("leaky", Dates((*TRAIN.spans, *Dates.from_json([("2016-05-01", "2016-05-31")]).spans)))
+    leaky = network_file("leaky", Dates((*TRAIN.spans, *MAY.spans)))
     combine([honest, leaky]).save(both := tmp_path / "both.safetensors")
     message = refusal(f"correctors={{both: {both}}}", "references=[raw]")
     assert message.startswith(f"{both}: its normaliser of model.correctors.1 was fitted on 2016-05-12")
 
 
-def test_a_committee_with_a_file_of_an_older_version_is_judged_by_its_splits(network_file, deepweather, tmp_path):
+def test_a_committee_with_a_file_of_an_older_version_is_judged_by_its_splits(network_file, scores_of, tmp_path):
     new, old = network_file("new"), Corrector.load(network_file("old"))
     del old.provenance["fits"]
     old.save(tmp_path / "old.safetensors")
     combined = combine([new, tmp_path / "old.safetensors"])
     assert stated_fits(combined.provenance)["model.correctors.1"] == Dates.of_years([2014, 2015])
     combined.save(tmp_path / "both.safetensors")
-    deepweather(tmp_path / "run", f"correctors={{both: {tmp_path}/both.safetensors}}", "references=[raw]")
+    scores_of("run", f"correctors={{both: {tmp_path}/both.safetensors}}", "references=[raw]")
 
 
 def test_a_fold_whose_normaliser_saw_the_held_out_year_is_refused(network_file, refusal):
@@ -145,30 +119,15 @@ def test_a_fold_whose_normaliser_saw_the_held_out_year_is_refused(network_file, 
     )
 
 
-def test_climatology_of_scored_dates_is_refused(archive, refusal):
-    assert refusal("split=train") == (
-        "references: climatology would leak, because 2014-01-01, a scored date, is among its training dates 2014; "
-        "score another split, or leave out climatology with references=[raw]"
-    )
-
-
-def test_the_distance_to_the_scored_dates_is_reported(
-    archive, network_file, deepweather, monkeypatch, tmp_path, capsys
-):
+def test_the_distance_to_the_scored_dates_is_reported(network_file, scores_of, tmp_path, capsys):
     """The archive starts on 5 January and then every 18 days, 20 times; forecasts are valid two days later."""
-    monkeypatch.setattr(evaluate, "write_report", lambda *_: None)
     near = network_file("near", checkpoint=Dates.from_json([("2015-12-01", "2016-01-06")]))
     old = Corrector.load(network_file("old"))
     del old.provenance["fits"]
     old.save(tmp_path / "old.safetensors")
-    archive.starts = archive.starts.copy()
-    deepweather(
-        tmp_path / "run",
-        f"correctors={{near: {near}, old: {tmp_path}/old.safetensors}}",
-        "references=[raw,climatology]",
-        "data.split.test=[2016-01-07,2016-12-31]",
-    )
-    found = json.loads((tmp_path / "run/scores.json").read_text())["leak_audit"]
+    correctors = f"correctors={{near: {near}, old: {tmp_path}/old.safetensors}}"
+    found = scores_of("run", correctors, "references=[raw,climatology]", "data.split.test=[2016-01-07,2016-12-31]")
+    found = found["leak_audit"]
     last = np.datetime64("2014-01-07") + 18 * 19
     gap = (np.datetime64("2016-01-07") - last).astype(int).item()
     assert found["models"] == {
@@ -184,25 +143,24 @@ def test_the_distance_to_the_scored_dates_is_reported(
     assert f"leak audit: {found['notes'][0]}" in capsys.readouterr().out
 
 
-def test_gap_days_refuses_fits_on_neighbouring_dates(network_file, refusal, deepweather, monkeypatch, tmp_path):
-    monkeypatch.setattr(evaluate, "write_report", lambda *_: None)
+def test_gap_days_refuses_fits_on_neighbouring_dates(network_file, refusal, scores_of):
     near = network_file("near", checkpoint=Dates.from_json([("2015-12-01", "2015-12-31")]))
     options = [f"correctors={{near: {near}}}", "references=[raw]"]
     assert refusal(*options, "data.split.gap_days=7") == (
         "near: its best checkpoint was chosen on a date 7 days from 2016-01-07, a scored date, and "
         "data.split.gap_days=7 asks for more; train it with this option"
     )
-    deepweather(tmp_path / "run", *options, "data.split.gap_days=6")
+    scores_of("run", *options, "data.split.gap_days=6")
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_nearest_day_equals_that_of_all_pairs(seed):
-    rng = np.random.default_rng(seed)
-    fitted, days = (np.datetime64("2015-01-01") + np.unique(rng.integers(0, 3000, size)) for size in (40, 15))
-    pairs = abs(fitted[:, None] - days[None]).astype(int)
-    distance, day = nearest_day(Dates.of_times(fitted), days)
-    assert distance == pairs.min()
-    assert day == days[pairs.min(0).argmin()]
+def test_the_nearest_day_equals_that_of_all_pairs():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        fitted, days = (np.datetime64("2015-01-01") + np.unique(rng.integers(0, 3000, size)) for size in (40, 15))
+        pairs = abs(fitted[:, None] - days[None]).astype(int)
+        distance, day = nearest_day(Dates.of_times(fitted), days)
+        assert distance == pairs.min()
+        assert day == days[pairs.min(0).argmin()]
 
 
 def test_unknown_parts_are_named_as_they_are_written():

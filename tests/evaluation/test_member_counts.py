@@ -85,7 +85,7 @@ def draws():
 
 @pytest.fixture(scope="module")
 def board(draws):
-    return score_models(MODELS, draws, REGIONS, options=ScoringOptions(member_counts=SIZES))
+    return score_models(MODELS, draws, REGIONS, options=ScoringOptions(written={"normal"}, member_counts=SIZES))
 
 
 @pytest.fixture(scope="module")
@@ -145,53 +145,37 @@ def test_a_model_that_improves_with_more_members_passes(scores):
 
 @pytest.mark.parametrize("size", [5, 20])
 def test_a_member_count_equals_an_archive_of_so_many_members(scores, size):
-    alone = score_models(MODELS, Draws(size), REGIONS).scores(0)["models"]
-    assert list(alone) == list(scores["models"])
+    """Scores of forecasts, and of the members that are written."""
+    alone = score_models(MODELS, Draws(size), REGIONS, options=ScoringOptions(written={"normal"})).scores(0)["models"]
     beside = {
-        "by",
-        "rank_histogram",
-        "diagrams",
-        "crps_unweighted",
-        "crps_fair_unweighted",
-        "crps_fair_valid",
-        "members",
-        "runs",
-    }
+        "by", "rank_histogram", "diagrams", "crps_unweighted", "crps_fair_unweighted", "crps_fair_valid", "runs",
+    }  # fmt: skip
     for name, model in alone.items():
         some = scores["models"][name]["by"]["members"][str(size)]
-        assert set(some) - {"fewer", "members"} == set(model) - beside
+        assert set(some) - {"fewer"} == set(model) - beside
         for key in set(some) - {"fewer", "members", "ci95", "scores", "skill", "ci95_scores", "ci95_skill"}:
             assert (some[key] is None) == (model[key] is None)
             assert model[key] is None or some[key] == pytest.approx(model[key], rel=1e-12, abs=1e-12)
         assert some["ci95"]["crps"] == pytest.approx(model["ci95"]["crps"], rel=1e-12)
         assert some["ci95"]["crps_minus_raw"] == pytest.approx(model["ci95"]["crps_minus_raw"], rel=1e-9, abs=1e-11)
-
-
-@pytest.mark.parametrize("size", [5, 20])
-def test_written_members_of_a_member_count_equal_those_of_an_archive_of_so_many_members(size):
-    options = ScoringOptions(written={"normal"}, member_counts=(5, 20))
-    found = score_models(MODELS, Draws(20), REGIONS, options=options).scores(0)["models"]
-    alone = score_models(MODELS, Draws(size), REGIONS, options=ScoringOptions(written={"normal"})).scores(0)["models"]
-    some, expected = found["normal"]["by"]["members"][str(size)]["members"], alone["normal"]["members"]
+    some, expected = (models["normal"] for models in (scores["models"], alone))
+    some, expected = some["by"]["members"][str(size)]["members"], expected["members"]
     for key in ("crps", "rmse", "spread", "skill_vs_raw", "crps_minus_distribution"):
         assert some[key] == pytest.approx(expected[key], rel=1e-9), key
-    assert {name: value for name, value in some["scores"].items() if isinstance(value, float)} == {
-        name: pytest.approx(value, rel=1e-6) for name, value in expected["scores"].items() if isinstance(value, float)
-    }
-    assert found["raw"]["by"]["members"][str(size)]["members"] is None
+    for key, value in expected["scores"].items():
+        assert some["scores"][key] == pytest.approx(value, rel=1e-6), key
+    assert scores["models"]["raw"]["by"]["members"][str(size)]["members"] is None
 
 
 def test_differences_are_paired(board, scores):
     """The interval of the difference is far narrower than that of either score."""
-    entry = scores["models"]["raw"]["by"]["members"]["50"]
     models = scores["models"]["raw"]["by"]["members"]
+    entry = models["50"]
     for fewer, pair in entry["fewer"].items():
         assert pair["crps_fair_minus"] == pytest.approx(entry["crps_fair"] - models[fewer]["crps_fair"], abs=1e-12)
     low, high = entry["fewer"]["20"]["ci95"]
     assert high - low < np.diff(entry["ci95"]["crps"])
-
-
-def test_all_members_are_scored_once_and_only_they_have_maps(board):
+    # All members are scored once, and only they have maps.
     assert board.by_member_count[50]["raw"] is board.tallies["raw"]
     assert board.tallies["raw"].per_cell
     assert not board.by_member_count[20]["raw"].per_cell
@@ -210,12 +194,6 @@ def test_all_member_counts_are_scored_in_the_same_cells():
     assert weights[0][1, 0, 0] < weights[0][0, 0, 0]
 
 
-def test_without_member_counts_other_scores_are_the_same(draws):
-    plain = score_models({"raw": raw}, draws, REGIONS).scores(0)
-    assert with_gates(plain, {}) == plain
-    assert "members" not in plain["models"]["raw"]["by"]
-
-
 def entries(ratios, crps=(0.0, 0.0, 0.0), ends=((-1, 1), (-1, 1), (-1, 1))):
     """Scores with 5, 10 and 20 members, with the differences 10 - 5, 20 - 5, 20 - 10."""
     ten, first, second = ({"crps_fair_minus": c, "ci95": e and list(e)} for c, e in zip(crps, ends, strict=True))
@@ -230,11 +208,7 @@ def entries(ratios, crps=(0.0, 0.0, 0.0), ends=((-1, 1), (-1, 1), (-1, 1))):
         (entries((0.94, 1.0, 1.0)), False, ["spread / error −6.0 % with 5 members"]),
         (entries((1.06, 1.0, 1.07)), False, ["spread / error +7.0 % with 20 members"]),
         (entries((1, 1, 1), (0.1, 0.2, 0.1), ((0, 1), (-0.1, 1), (0, 1))), True, []),
-        (
-            entries((1, 1, 1.2), (0.1, 0.2, 0.1), ((0.05, 1), (0.1, 1), (-1, 1))),
-            False,
-            ["fair CRPS is worse with 20 members than with 5", "spread / error +20.0 % with 20 members"],
-        ),
+        (entries((1, 1, 1), (0.1, 0.2, 0.1), ((0, 1), (0.1, 1), (-1, 1))), False, ["fair CRPS is worse with 20 mem"]),
         (entries((1, 1, 1), (-1, -1, -1), ((-2, -1), (-2, -1), (-2, -1))), True, []),
         (entries((1, 1, 1), ends=(None, (-1, 1), (-1, 1))), None, []),
         (entries((1, 1, None)), None, []),
@@ -243,12 +217,10 @@ def entries(ratios, crps=(0.0, 0.0, 0.0), ends=((-1, 1), (-1, 1), (-1, 1))):
     ],
 )  # fmt: skip
 def test_the_gate_compares_crps_and_spread_over_error(made, holds, faults):
-    assert member_count_gate(made, MemberCountClaim(10, False)) == {
-        "claimed": False,
-        "base": 10,
-        "holds": holds,
-        "faults": faults,
-    }
+    found = member_count_gate(made, MemberCountClaim(10, False))
+    assert (found["claimed"], found["base"], found["holds"]) == (False, 10, holds)
+    assert len(found["faults"]) == len(faults)
+    assert all(text.startswith(start) for text, start in zip(found["faults"], faults, strict=True))
 
 
 def test_only_a_false_claim_is_a_warning():
@@ -258,18 +230,13 @@ def test_only_a_false_claim_is_a_warning():
     assert scores["warnings"] == ["else"]
 
 
-@pytest.mark.parametrize(
-    "option", [5, "5", [5], [], [5, 5], [1, 5], [0, 2], [5, True], [2.0, 3], ["5", 10], {"a": 1}, [[5, 10]]]
-)
-def test_wrong_member_counts_are_refused(option):
-    with pytest.raises(InputError, match=r"^member_counts must be two or more .* or null .* got") as caught:
-        check_member_counts(option)
-    assert str(caught.value).endswith(repr(option))
-
-
-def test_member_counts_are_sorted():
+def test_member_counts_are_different_numbers_which_are_sorted():
     assert check_member_counts([20, 5, 10]) == (5, 10, 20)
     assert check_member_counts(None) == ()
+    for wrong in (5, "5", [5], [], [5, 5], [1, 5], [0, 2], [5, True], [2.0, 3], ["5", 10], {"a": 1}, [[5, 10]]):
+        with pytest.raises(InputError, match=r"^member_counts must be two or more .* or null .* got") as caught:
+            check_member_counts(wrong)
+        assert str(caught.value).endswith(repr(wrong))
 
 
 def corrector_of(name, task=None, **options):
@@ -279,12 +246,8 @@ def corrector_of(name, task=None, **options):
 
 
 def test_references_have_the_smallest_base_of_all_correctors():
-    models = {
-        "raw": corrector_of("raw"),
-        "climatology": corrector_of("climatology"),
-        "a": corrector_of("emos"),
-        "b": corrector_of("mlp"),
-    }
+    kinds = {"raw": "raw", "climatology": "climatology", "a": "emos", "b": "mlp"}
+    models = {name: corrector_of(kind) for name, kind in kinds.items()}
     found = member_count_claims(models, trained := {"a": 20, "b": 10}, (5, 10, 20))
     assert {name: claim.base for name, claim in found.items()} == {"raw": 10, "climatology": 10} | trained
     assert [name for name, claim in found.items() if claim.made] == ["raw", "climatology"]
@@ -297,33 +260,3 @@ def test_only_models_that_correct_each_member_alone_claim_any_number_of_members(
     assert claimed == {"raw", "climatology", "transformer_independent"}
     changed = {"head": "normal"}, {"member_attention": True}
     assert not any(corrector_of("transformer_independent", **change).model.any_size for change in changed)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("raw", {}),
-        ("climatology", {}),
-        ("transformer_independent", {}),
-        ("transformer_independent", {"mixture": {"gate": "computed"}}),
-        ("transformer_independent", {"cell_embedding": 2, "attention_window": 2}),
-    ],
-    ids=str,
-)
-def test_a_model_with_the_claim_corrects_each_member_without_the_others(name, options, toy):
-    torch.manual_seed(0)
-    made = corrector_of(name, **options).double().eval()
-    for tensor in (*made.model.parameters(), *([made.model.coefficients] if name == "climatology" else [])):
-        torch.nn.init.normal_(tensor, std=0.2)
-    data = toy(made.task, made.grid, 2, 8)
-    sample = Sample(*(torch.stack(part) for part in zip(*data.samples, strict=True)))
-    sample = sample._replace(**{f: getattr(sample, f).double() for f in ("ensemble", "static", "target")})
-    with torch.no_grad():
-        many, few = (made(sample._replace(ensemble=sample.ensemble[:, :size])) for size in (8, 3))
-    if isinstance(many, Ensemble):
-        many, few = many.members[:3], few.members
-        assert few.std(0).min() > 0
-        torch.testing.assert_close(many, few, rtol=1e-12, atol=1e-12)
-    else:
-        assert torch.equal(many.mean, few.mean)
-        assert torch.equal(many.std, few.std)

@@ -1,7 +1,5 @@
 """Regions are boxes and masks; a region without cells, or on another grid, is refused in one sentence."""
 
-import json
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -12,7 +10,6 @@ from memory_archive import GRID
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
-from evaluation import evaluate
 from evaluation.regions import Box, MaskFile, check_regions, region_weights
 
 QUARTER = Grid.regular(13, 24)  # every 15 degrees
@@ -74,22 +71,22 @@ def test_masks_and_boxes_of_stations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "sentence"),
+    ("option", "way_out"),
     [
         ([48, 5, 44, 17], "regions must be {NAME: [north, west, south, east], ...}"),
-        ({"alps": [44, 5, 48, 17]}, "regions.alps must be [north, west, south, east] in degrees with 90 >= north >="),
-        ({"alps": [48, 5, 44, 400]}, "regions.alps must be [north, west, south, east] in degrees with 90 >= north >="),
-        ({"alps": [48, 5, 44]}, "regions.alps must be [north, west, south, east] in degrees, or {file: PATH, variable"),
-        ({"alps": "48/5/44/17"}, "regions.alps must be [north, west, south, east] in degrees, or {file"),
-        ({"alps": {"file": "a.nc"}}, "regions.alps must be [north, west, south, east] in degrees, or {file"),
-        ({"north": [48, 5, 44, 17]}, "regions.north: every evaluation has the region north; give yours another name"),
-        ({"my alps": [48, 5, 44, 17]}, "regions: 'my alps' is not a valid name"),
+        ({"alps": [44, 5, 48, 17]}, "in degrees with 90 >= north >= south"),
+        ({"alps": [48, 5, 44, 400]}, "in degrees with 90 >= north >= south"),
+        ({"alps": [48, 5, 44]}, "[north, west, south, east] in degrees, or {file: PATH, variable"),
+        ({"alps": "48/5/44/17"}, "[north, west, south, east] in degrees, or {file"),
+        ({"alps": {"file": "a.nc"}}, "[north, west, south, east] in degrees, or {file"),
+        ({"north": [48, 5, 44, 17]}, "every evaluation has the region north"),
+        ({"my alps": [48, 5, 44, 17]}, "'my alps' is not a valid name"),
     ],
 )
-def test_wrong_options_are_refused(option, sentence):
-    with pytest.raises(InputError) as caught:
+def test_wrong_options_are_refused(option, way_out):
+    with pytest.raises(InputError, match=r"^regions") as caught:
         check_regions(option)
-    assert str(caught.value).startswith(sentence)
+    assert way_out in str(caught.value)
 
 
 def test_a_region_without_cells_is_refused():
@@ -98,27 +95,17 @@ def test_a_region_without_cells_is_refused():
 
 
 def test_masks_that_do_not_fit_are_refused(mask_file, tmp_path):
-    coarse = Grid.regular(7, 24)
     (tmp_path / "text.nc").write_text("no NetCDF")
+    good = mask_file()
+    plain = mask_file("plain.nc", names=("y", "x"))
+    kinds = mask_file("kinds.nc", values=np.full((13, 24), 4.0))
     cases = [
-        (MaskFile("m", mask_file(), "part"), coarse, "not the grid of the forecasts (7 x 24 points"),
-        (
-            MaskFile("m", mask_file("plain.nc", names=("y", "x")), "part"),
-            QUARTER,
-            "has the dimensions y 13, x 24, not the grid",
-        ),
-        (MaskFile("m", mask_file(), "prat"), QUARTER, "masks.nc has no variable prat; it has part"),
-        (
-            MaskFile("m", "nowhere.nc", "part"),
-            QUARTER,
-            "regions.m: cannot read the NetCDF file nowhere.nc (there is no",
-        ),
+        (MaskFile("m", good, "part"), Grid.regular(7, 24), "not the grid of the forecasts (7 x 24 points"),
+        (MaskFile("m", plain, "part"), QUARTER, "has the dimensions y 13, x 24, not the grid"),
+        (MaskFile("m", good, "prat"), QUARTER, "masks.nc has no variable prat; it has part"),
+        (MaskFile("m", "nowhere.nc", "part"), QUARTER, "regions.m: cannot read the NetCDF file nowhere.nc"),
         (MaskFile("m", str(tmp_path / "text.nc"), "part"), QUARTER, "regions.m: cannot read the NetCDF file"),
-        (
-            MaskFile("m", mask_file("kinds.nc", values=np.full((13, 24), 4.0)), "part"),
-            QUARTER,
-            "part of " + str(tmp_path / "kinds.nc") + " must be 1 inside and 0 outside",
-        ),
+        (MaskFile("m", kinds, "part"), QUARTER, f"part of {kinds} must be 1 inside and 0 outside"),
     ]
     for mask, grid, sentence in cases:
         with pytest.raises(InputError) as caught:
@@ -126,8 +113,7 @@ def test_masks_that_do_not_fit_are_refused(mask_file, tmp_path):
         assert sentence in str(caught.value)
 
 
-def test_regions_of_the_command_are_scored_and_fingerprinted(archive, emos, deepweather, monkeypatch, tmp_path):
-    monkeypatch.setattr(evaluate, "write_report", lambda *_: None)
+def test_regions_of_the_command_are_scored_and_fingerprinted(archive, emos, scores_of, tmp_path):
     field = xr.Dataset(
         {"part": (("latitude", "longitude"), np.eye(*GRID.shape))},
         {"latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes)},
@@ -138,8 +124,7 @@ def test_regions_of_the_command_are_scored_and_fingerprinted(archive, emos, deep
         "references=[raw]",
         f"regions={{east: [90,30,-90,180], part: {{file: {tmp_path}/part.nc, variable: part}}}}",
     ]
-    deepweather(tmp_path / "run", *options)
-    scores = json.loads((tmp_path / "run/scores.json").read_text())
+    scores = scores_of("run", *options)
     # Members of the memory archive are 280 K and more, so that every cell has a score of its own.
     found = scores["models"]["raw"]["by"]["region"]
     assert list(found)[-2:] == ["east", "part"]
@@ -152,7 +137,6 @@ def test_regions_of_the_command_are_scored_and_fingerprinted(archive, emos, deep
     assert found["part"]["bias"] == pytest.approx((error.mean(0) * area).sum() / area.sum(), rel=1e-5)
     before = scores["inputs"]
     field.fillna(0).assign_attrs(changed=1).to_netcdf(tmp_path / "part.nc")
-    deepweather(tmp_path / "run", *options)
-    after = json.loads((tmp_path / "run/scores.json").read_text())["inputs"]
+    after = scores_of("run", *options)["inputs"]
     assert before.pop("masks") != after.pop("masks")
     assert before == after

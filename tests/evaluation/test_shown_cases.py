@@ -9,7 +9,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
 from evaluation.scoring import score_models
-from evaluation.shown_cases import MOST_LEADS, chosen_cells, show_experts, show_forecast
+from evaluation.shown_cases import MOST_LEADS, chosen_cells, chosen_forecasts, show_experts, show_forecast
 from models.distribution import Normal
 from models.layers.mixture import SpatialMixture
 from models.parallel.domain import Domain
@@ -62,6 +62,12 @@ def test_a_plume_has_the_lead_times_of_its_start(toy, count):
             np.testing.assert_allclose(plume.truth[k], sample.target[0][plume.cell], rtol=1e-6)
             levels = [-1.644854, -0.674490, 0, 0.674490, 1.644854]
             np.testing.assert_allclose(plume.quantiles[k], members.mean() - 1 + np.array(levels), atol=1e-4)
+
+
+def test_a_single_forecast_is_shown_once(toy):
+    forecasts = TimedForecasts(toy, 1, [48])
+    board = score_models({"raw": Raw(forecasts.task, GRID), "net": normal}, forecasts, region_weights(GRID))
+    assert list(chosen_forecasts(board, 0, "net", 48)) == ["median"]
 
 
 def test_cells_have_the_largest_the_median_and_the_lowest_gain():

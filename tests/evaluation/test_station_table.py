@@ -50,10 +50,8 @@ def test_the_rows_of_a_station_are_its_own_scores(toy, tmp_path):
             bias = (members.mean(1) + 1 - truth).mean()
             assert float(found[station, str(lead), "net", "bias"]["value"]) == pytest.approx(bias, abs=1e-4)
             assert found[station, str(lead), "net", "bias"]["skill"] == ""
-            assert (row["latitude"], row["altitude"]) == (
-                f"{STATIONS.latitudes[place]:g}",
-                f"{STATIONS.altitudes[place]:g}",
-            )
+            assert float(row["latitude"]) == STATIONS.latitudes[place]
+            assert float(row["altitude"]) == STATIONS.altitudes[place]
     assert {row["units"] for row in rows if row["score"] == "crps"} == {"K"}
     assert {row["units"] for row in rows if row["score"] == "spread_skill"} == {""}
 

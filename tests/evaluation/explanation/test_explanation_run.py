@@ -2,18 +2,18 @@
 
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from correction_runs import correct_with
 from grib_parts import GRID, KEYS
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.task import Task
-from evaluation.explanation.explanation_run import expert_map, shown_forecasts, write_explanation
+from evaluation.explanation.explanation_run import expert_map, shown_forecasts
 from evaluation.explanation.forecast_explanation import explain_forecast
 from models import correct
 from models.correction.corrected import Corrected
@@ -53,19 +53,6 @@ def forecasts(tmp_path_factory):
     return path
 
 
-def test_the_page_stands_beside_the_output(forecasts, tmp_path):
-    pages = []
-    engine = TorchEngine(make_corrector(), name="emos")
-    correct_with(
-        [engine], [forecasts], tmp_path / "out.grib",
-        lambda pipelines: pages.append(write_explanation(pipelines, tmp_path / "out.grib", {"Input": "in.grib"})),
-    )  # fmt: skip
-    assert pages == [tmp_path / "out.grib.explain.html"]
-    text = pages[0].read_text()
-    assert "2 of 4 corrected forecasts are explained" in text
-    assert re.findall(r"<td>(2 Jan 12 UTC \+\d+ h)</td>", text) == ["2 Jan 12 UTC +24 h", "2 Jan 12 UTC +48 h"]
-
-
 def read(channels=2):
     draw = np.random.default_rng(2)
     center, scale = np.array([280, 1e5])[:channels, None, None], np.array([8, 900])[:channels, None, None]
@@ -78,22 +65,15 @@ def read(channels=2):
 @pytest.mark.parametrize("committee", [False, True])
 def test_the_part_of_emos_is_its_slope_times_the_departure(committee):
     """Against a finite difference: EMOS is linear, so the ratio of change and shift is its slope anywhere."""
-    task = TASK.only_targets()
-    corrector = make_corrector(task=task)
+    corrector = emos = make_corrector(task=TASK.only_targets())
     if committee:
-        specs = [corrector.spec, corrector.spec]
-        both = Corrector(
-            task, GRID, {"_target_": "models.committee.Committee", "specs": specs}, torch.rand(3, *GRID.shape)
-        )
-        for part in both.model.correctors:
-            part.load_state_dict(corrector.state_dict())
-        corrector = both.eval()
+        spec = {"_target_": "models.committee.Committee", "specs": [emos.spec, emos.spec]}
+        corrector = Corrector(emos.task, GRID, spec, torch.rand(3, *GRID.shape)).eval()
+        for part in corrector.model.correctors:
+            part.load_state_dict(emos.state_dict())
     engine, forecast = TorchEngine(corrector), read(1)
-    climate = engine.climate
-    found = explain_forecast(engine.predict, forecast, GRID, ["2t"], (0,), climate)
-    shifted = RawForecast(
-        forecast.ensemble + 16, forecast.mask, forecast.raw + 16, forecast.init_time, 24, forecast.numbers
-    )
+    found = explain_forecast(engine.predict, forecast, GRID, ["2t"], (0,), engine.climate)
+    shifted = replace(forecast, ensemble=forecast.ensemble + 16, raw=forecast.raw + 16)
     slope = (engine.predict(shifted).mean() - engine.predict(forecast).mean())[0] / 16
     expected = (slope - 1) * (forecast.raw.mean(0)[0] - 280)
     assert abs(expected).max() > 0.1
@@ -145,8 +125,13 @@ def test_the_verb_writes_the_page_and_refuses_a_mesh(forecasts, tmp_path, monkey
     monkeypatch.setattr(sys, "argv", ["correct", *files, "explain=true"])
     correct.main()
     assert f"{tmp_path / 'out.grib.explain.html'}: what was changed, and why" in capsys.readouterr().out
-    assert "msl" in (tmp_path / "out.grib.explain.html").read_text()
-    with pytest.raises(InputError, match=r"^explain=true needs a single process; set mesh=\[1,1\], or explain=false$"):
-        correct.explanation(True, tmp_path / "out.grib", [forecasts], SimpleNamespace(ranks=2))
-    with pytest.raises(InputError, match=r"^explain must be true or false, got 'maps'$"):
-        correct.explanation("maps", tmp_path / "out.grib", [forecasts], SimpleNamespace(ranks=1))
+    text = (tmp_path / "out.grib.explain.html").read_text()
+    assert "msl" in text
+    assert "2 of 4 corrected forecasts are explained" in text
+    assert re.findall(r"<td>(2 Jan 12 UTC \+\d+ h)</td>", text) == ["2 Jan 12 UTC +24 h", "2 Jan 12 UTC +48 h"]
+    for option, ranks, way_out in (
+        (True, 2, r"needs a single process; set mesh=\[1,1\]"),
+        ("maps", 1, "true or false"),
+    ):
+        with pytest.raises(InputError, match=f"^explain.*{way_out}"):
+            correct.explanation(option, tmp_path / "out.grib", [forecasts], SimpleNamespace(ranks=ranks))

@@ -51,24 +51,18 @@ def test_parts_of_a_linear_model_are_its_terms(case, explained):
         assert part.spread_part[0] == pytest.approx(0, abs=1e-4)
 
 
-def test_the_strongest_input_has_the_largest_term(case, explained):
-    climate, forecast, _ = case
+def test_the_usual_correction_and_the_parts_sum_to_the_correction(case, explained):
+    climate, forecast, usual = case
+    (change,), known = explained.changes, forecast.mask[0]
+    np.testing.assert_allclose(change.usual[known], usual[known], atol=1e-3)
     terms = WEIGHTS[:, None, None] * (forecast.ensemble.astype(float).mean(0) - climate.location)
+    np.testing.assert_allclose(change.of_mean[known], (usual + terms.sum(0))[known], atol=1e-4)
+    assert np.isnan(change.of_mean[0, 0])
     sizes = [np.sqrt(np.average(term[1:] ** 2, weights=AREA[1:])) for term in terms]
-    strongest = explained.strongest[0]
+    (strongest,) = explained.strongest
     assert strongest.name == CHANNELS[int(np.argmax(sizes))] == "t@850"
     np.testing.assert_allclose(strongest.part[1:], terms[1][1:], atol=1e-3)
     assert np.isnan(strongest.departure[0, 0])
-
-
-def test_the_usual_correction_and_the_parts_sum_to_the_correction(case, explained):
-    climate, forecast, usual = case
-    (change,) = explained.changes
-    np.testing.assert_allclose(change.usual[forecast.mask[0]], usual[forecast.mask[0]], atol=1e-3)
-    departure = forecast.ensemble.astype(float).mean(0) - climate.location
-    whole = usual + sum(weight * one for weight, one in zip(WEIGHTS, departure, strict=True))
-    np.testing.assert_allclose(change.of_mean[forecast.mask[0]], whole[forecast.mask[0]], atol=1e-4)
-    assert np.isnan(change.of_mean[0, 0])
 
 
 def test_raw_moments_are_those_of_the_members(case, explained):
@@ -82,18 +76,14 @@ def test_raw_moments_are_those_of_the_members(case, explained):
 
 
 def test_occlusion_keeps_the_members_apart(case):
+    """A target moves its raw members, too."""
     climate, forecast, _ = case
     other = without_inputs(forecast, [1], (0,), climate)
     np.testing.assert_allclose(other.ensemble[:, 1].mean(0), climate.location[1], rtol=1e-6)
-    np.testing.assert_allclose(
-        np.diff(other.ensemble[:, 1], axis=0), np.diff(forecast.ensemble[:, 1], axis=0), atol=1e-3
-    )
+    steps = (np.diff(one.ensemble[:, 1], axis=0) for one in (other, forecast))
+    np.testing.assert_allclose(*steps, atol=1e-3)
     np.testing.assert_array_equal(other.ensemble[:, [0, 2]], forecast.ensemble[:, [0, 2]])
     np.testing.assert_array_equal(other.raw, forecast.raw)
-
-
-def test_occlusion_of_a_target_moves_its_raw_members(case):
-    climate, forecast, _ = case
     other = without_inputs(forecast, [0], (0,), climate)
     assert np.isnan(other.raw[:, 0, 0, 0]).all()
     np.testing.assert_allclose(other.raw[:, 0].mean(0)[1:], climate.location[0][1:], rtol=1e-6)

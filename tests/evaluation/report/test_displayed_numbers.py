@@ -6,21 +6,17 @@ The coefficients of the correctors are set, not fitted.
 import json
 import math
 import re
-import signal
-import sys
+from copy import deepcopy
 from html.parser import HTMLParser
 from statistics import NormalDist
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
 from map_pixels import globe_values
-from memory_archive import GRID, MemoryArchive, overrides
+from memory_archive import GRID, MemoryArchive, evaluating, untrained_emos
 
-from conf import build
-from data_pipeline.dataset import ForecastDataset
-from data_pipeline.task import Task, Variable
+from data_pipeline.task import Variable
 from evaluation import evaluate
 from evaluation.report.charts import gain_chart
 from evaluation.report.figure_style import model_colours
@@ -28,7 +24,6 @@ from evaluation.report.figures import draw_figures
 from evaluation.report.headline import headline
 from evaluation.report.score_tables import html_table
 from evaluation.report.tables import members_table, plain_table
-from models.corrector import Corrector
 
 LAWS = {"emos": (0.6, 1.0, 1.0), "net": (0.9, 0.9, 0.8), "wrong": (-0.5, 1.5, 0.5)}
 """Correctors: the shift of the ensemble mean, and a, b of the variance a² + b² s²."""
@@ -111,28 +106,18 @@ def normal_crps(mu, sigma, truth):
 def evaluated(tmp_path_factory):
     """The expected scores of the archive, and the scores and fields that `evaluate` computes from it."""
     folder, archive = tmp_path_factory.mktemp("reader"), MemoryArchive()
-    data = ForecastDataset(archive, Task("t2m", ["2t"], ["2t"], [48]), [2014])
-    paths = []
+    paths, caught = [], {}
     for name, (shift, a, b) in LAWS.items():
-        spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
-        provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
-        corrector = Corrector(data.task, GRID, spec, data.static, provenance)
+        corrector, _ = untrained_emos(archive, seasonal=False)
         with torch.no_grad():
             corrector.model.coefficients.copy_(torch.tensor([shift, 1, a, b]).view(1, 4, 1, 1, 1))
         corrector.save(folder / f"{name}.safetensors")
         paths.append(f"{name}: {folder}/{name}.safetensors")
-    caught = {}
-    handler = signal.getsignal(signal.SIGTERM)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HYDRA_FULL_ERROR", "0")
-        patch.setattr(evaluate, "build", lambda node: archive if "ensemble" in node else build(node))
+    with evaluating(archive) as run, pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             evaluate, "write_report", lambda _, scores, fields, run: caught.update(scores=scores, fields=fields)
         )
-        options = overrides(folder / "run", f"correctors={{{', '.join(paths)}}}")
-        patch.setattr(sys, "argv", ["evaluate", *options])
-        evaluate.main()
-    signal.signal(signal.SIGTERM, handler)
+        run(folder / "run", f"correctors={{{', '.join(paths)}}}")
     assert json.loads((folder / "run/scores.json").read_text()) == caught["scores"]
     return ExpectedScores(archive), caught["scores"], caught["fields"]
 
@@ -152,15 +137,6 @@ def pictures(evaluated):
     return draw_figures(*evaluated[1:])
 
 
-def map_values(panel):
-    """Return the values (H, W) of a map, and its colours and their limits."""
-    return globe_values(panel, GRID)
-
-
-def bar_label(panel):
-    return panel.figure.axes[1].get_xlabel()
-
-
 def title_of(panel):
     return panel.figure.texts[0].get_text() if panel.figure.texts else ""
 
@@ -175,11 +151,6 @@ def written_map(drawing, name):
     return np.stack([drawing.numbers[f"{longitude:g}"][rows] for longitude in GRID.longitudes], 1)
 
 
-def end_colours(colours):
-    """Return red, green and blue of the lowest and of the highest value."""
-    return [matplotlib.colormaps[colours](end)[:3] for end in (0.0, 1.0)]
-
-
 def assert_close(found, expected):
     """Compare to single precision of values of 280 K, relative to their errors of about 1 K."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=3e-4 * np.abs(expected).max())
@@ -191,62 +162,54 @@ def test_the_shown_model_has_the_lowest_crps(numbers, scores):
     assert lowest == "net"
 
 
-def test_the_map_of_the_raw_ensemble_shows_its_plain_crps(numbers, pictures):
-    (panel,) = pictures["crps_raw"].panels
-    values, colours, limits = map_values(panel)
-    expected = numbers.crps["raw"].mean(0)
-    assert_close(values, expected)
-    assert_close(written_map(pictures["crps_raw"], "crps_raw"), expected)
-    assert sum(end_colours(colours)[1]) < sum(end_colours(colours)[0]), "high values are dark"
-    assert_close(limits, np.quantile(expected, [0.01, 0.99]))
-    assert bar_label(panel) == "CRPS of the raw ensemble (K)"
-
-
-def test_the_map_of_improvement_is_positive_where_the_fair_crps_is_lower(numbers, pictures):
-    (panel,) = pictures["improvement"].panels
-    values, colours, limits = map_values(panel)
+def expected_maps(numbers):
+    """The fields of each map by the titles of its panels, the limits of its colours, and the label of their bar."""
     raw, net = numbers.fair["raw"].mean(0), numbers.fair["net"].mean(0)
-    assert_close(values, 100 * (1 - net / raw))
-    assert_close(written_map(pictures["improvement"], "improvement"), 100 * (1 - net / raw))
-    clear = abs(net - raw) > 1e-3
-    assert ((values > 0) == (net < raw))[clear].all()
-    (worse, _, _), (better, green, _) = end_colours(colours)
-    assert better < green, "improvement is green"
-    assert better < worse, "deterioration is brown"
-    end = np.quantile(abs(100 * (1 - net / raw)), 0.98)
-    assert_close(limits, np.array([-end, end]))
-    assert bar_label(panel) == "net: fair CRPS below raw (%)"
-
-
-def test_the_maps_of_bias_share_a_scale(numbers, pictures):
-    expected = {name: numbers.error[name].mean(0) for name in ("raw", "net")}
-    end = np.quantile(np.abs(np.stack(list(expected.values()))), 0.98)
-    panels = pictures["bias"].panels
-    assert [title_of(panel) for panel in panels] == list(expected)
-    for panel, (name, field) in zip(panels, expected.items(), strict=True):
-        values, colours, limits = map_values(panel)
-        assert_close(values, field)
-        assert_close(written_map(pictures["bias"], name), field)
-        (_, _, blue), (red, _, rest) = end_colours(colours)
-        assert red > rest, "positive bias is red"
-        assert blue > rest
-        assert_close(limits, np.array([-end, end]))
-        assert bar_label(panel) == "mean forecast − analysis (K)"
-
-
-def test_the_maps_of_spread_and_error_are_roots_of_mean_squares(numbers, pictures):
-    drawing = pictures["spread_error_map"]
-    expected = {
+    plain, gain = numbers.crps["raw"].mean(0), 100 * (1 - net / raw)
+    bias = {name: numbers.error[name].mean(0) for name in ("raw", "net")}
+    ratio = {
         name: np.sqrt(numbers.variance[name].mean(0) / (numbers.error[name] ** 2).mean(0)) for name in ("raw", "net")
     }
-    end = np.exp(np.quantile(abs(np.log(np.stack(list(expected.values())))), 0.98))
-    assert [title_of(panel) for panel in drawing.panels] == list(expected)
-    for panel, (name, field) in zip(drawing.panels, expected.items(), strict=True):
-        values, colours, limits = map_values(panel)
-        np.testing.assert_allclose(values, field, rtol=1e-3)
-        np.testing.assert_allclose(written_map(drawing, name), field, rtol=1e-3)
-        assert end_colours(colours)[0][2] > end_colours(colours)[0][0], "too narrow is blue"
-        np.testing.assert_allclose(limits, [1 / end, end], rtol=1e-3)
+
+    def end(*fields):
+        return np.quantile(np.abs(fields), 0.98)
+
+    largest, furthest = end(*bias.values()), np.exp(end(*np.log(list(ratio.values()))))
+    return {
+        "crps_raw": ({"": plain}, np.quantile(plain, [0.01, 0.99]), "CRPS of the raw ensemble (K)"),
+        "improvement": ({"": gain}, [-end(gain), end(gain)], "net: fair CRPS below raw (%)"),
+        "bias": (bias, [-largest, largest], "mean forecast − analysis (K)"),
+        "spread_error_map": (ratio, [1 / furthest, furthest], "spread / error"),
+    }
+
+
+@pytest.mark.parametrize("name", ["crps_raw", "improvement", "bias", "spread_error_map"])
+def test_maps_show_averages_of_every_cell(numbers, pictures, name):
+    fields, expected, label = expected_maps(numbers)[name]
+    drawing = pictures[name]
+    assert [title_of(panel) for panel in drawing.panels] == list(fields)
+    for panel, (title, field) in zip(drawing.panels, fields.items(), strict=True):
+        values, _, limits = globe_values(panel, GRID)
+        assert_close(values, field)
+        assert_close(written_map(drawing, title or name), field)
+        assert_close(limits, np.array(expected))
+        assert panel.figure.axes[1].get_xlabel() == label
+
+
+def test_the_colours_of_maps_have_their_meaning(pictures):
+    """High errors are dark; improvement is green, deterioration brown; too high or too wide is red."""
+    ends = {}
+    for name in ("crps_raw", "improvement", "bias", "spread_error_map"):
+        colours = pictures[name].panels[0].figure.axes[0].images[0].get_cmap()
+        ends[name] = [colours(end)[:3] for end in (0.0, 1.0)]
+    assert sum(ends["crps_raw"][1]) < sum(ends["crps_raw"][0])
+    (worse, _, _), (better, green, _) = ends["improvement"]
+    assert better < green
+    assert better < worse
+    for name in ("bias", "spread_error_map"):
+        (low_red, _, low_blue), (high_red, _, high_blue) = ends[name]
+        assert high_red > high_blue
+        assert low_blue > low_red
 
 
 def gains_of_forecasts(numbers):
@@ -271,42 +234,18 @@ def test_a_case_is_the_forecast_of_its_rank(numbers, pictures, evaluated, name):
     truth = numbers.truth[row]
     expected = {"analysis": truth, "raw − analysis": mean - truth, "net − analysis": mu - truth, "net spread": sigma}
     assert [title_of(panel) for panel in drawing.panels] == list(expected)
-    shown = [map_values(panel) for panel in drawing.panels]
+    shown = [globe_values(panel, GRID) for panel in drawing.panels]
     for (values, _, _), (title, field) in zip(shown, expected.items(), strict=True):
         np.testing.assert_allclose(values, field, rtol=0, atol=2e-4)
         np.testing.assert_allclose(written_map(drawing, title), field, rtol=0, atol=2e-4)
     limits = [shown[k][2] for k in (1, 2)]
     assert limits[0] == limits[1] == (-limits[0][1], limits[0][1])
-
-
-@pytest.mark.parametrize("name", ["best", "median", "worst"])
-def test_plumes_show_the_members_and_quantiles_of_their_cell(numbers, pictures, evaluated, name):
-    row = int(gains_of_forecasts(numbers)[name])
     gain = (numbers.fair["raw"] - numbers.fair["net"])[row]
     order = np.argsort(gain.ravel())
     cells = {"largest gain": order[-1], "median gain": order[(gain.size - 1) // 2], "lowest gain": order[0]}
-    drawing, plumes = pictures[f"plumes_{name}"], evaluated[2].cases[name].plumes
-    assert list(drawing.numbers["cell"]) == list(cells)
-    for k, (plume, panel, (choice, index)) in enumerate(zip(plumes, drawing.panels, cells.items(), strict=True)):
-        cell = np.unravel_index(index, gain.shape)
-        assert (plume.choice, plume.cell) == (choice, cell)
-        members, truth = numbers.members[:, row][:, *cell], numbers.truth[row][cell]
-        mu, sigma = (part[row][cell] for part in numbers.law["net"])
-        levels = [0.05, 0.25, 0.5, 0.75, 0.95]
-        quantiles = [mu + sigma * NormalDist().inv_cdf(level) for level in levels]
-        ax = panel.figure.axes[0]
-        dots, median, line = ax.lines
-        np.testing.assert_allclose(dots.get_ydata(), members, atol=1e-3)
-        np.testing.assert_allclose(median.get_ydata(), [quantiles[2]] * 2, atol=1e-3)
-        np.testing.assert_allclose(line.get_ydata()[0], truth, atol=1e-3)
-        boxes = [(box.get_y(), box.get_y() + box.get_height()) for box in ax.patches]
-        np.testing.assert_allclose(boxes, [(quantiles[0], quantiles[4]), (quantiles[1], quantiles[3])], atol=1e-3)
-        written = drawing.numbers
-        np.testing.assert_allclose([written[f"raw_{m + 1}"][k] for m in range(5)], members, atol=1e-3)
-        np.testing.assert_allclose([written[f"quantile_{level:g}"][k] for level in levels], quantiles, atol=1e-3)
-        assert written["analysis"][k] == pytest.approx(truth, abs=1e-3)
-        assert written["lead_time"][k] == 48
-        assert ax.get_ylabel() == "K"
+    assert {plume.choice: plume.cell for plume in case.plumes} == {
+        choice: np.unravel_index(index, gain.shape) for choice, index in cells.items()
+    }
 
 
 def test_the_bars_of_the_gain_show_the_captured_shares(numbers, scores, pictures):
@@ -335,21 +274,17 @@ def test_the_bars_of_the_gain_show_the_captured_shares(numbers, scores, pictures
 def test_the_axis_of_the_gain_ends_where_the_data_end(scores):
     """Bars are cut off nowhere, and small shares fill the panel."""
     for factor in (0.1, 1.0, 2.5):
-        some = json.loads(json.dumps(scores))
+        some = deepcopy(scores)
         for model in some["models"].values():
-            if model["captured"] is not None:
-                for key in ("captured", "captured_fair"):
-                    model[key] *= factor
-                    model["ci95"][key] = [factor * end for end in model["ci95"][key]]
+            for key in ("captured", "captured_fair") if model["captured"] is not None else ():
+                model[key] *= factor
+                model["ci95"][key] = [factor * end for end in model["ci95"][key]]
         (ax,) = gain_chart(some).panels[0].figure.axes
         low, high = ax.get_xlim()
-        ends = [
-            x for line in ax.lines if line.get_linewidth() == 1.4 or line.get_marker() == "d" for x in line.get_xdata()
-        ]
-        ends += [bar.get_width() for bar in ax.patches]
+        lines = [line for line in ax.lines if line.get_linewidth() == 1.4 or line.get_marker() == "d"]
+        ends = [bar.get_width() for bar in ax.patches] + [x for line in lines for x in line.get_xdata()]
         assert low <= min(0, *ends)
-        assert high > max(ends)
-        assert high < 1.6 * max(*ends, 75)
+        assert max(ends) < high < 1.6 * max(*ends, 75)
         assert 0 in (low, *(line.get_xdata()[0] for line in ax.lines))
 
 
@@ -374,11 +309,8 @@ def test_the_dots_of_the_skill_figure_show_the_skills(numbers, pictures):
     for name in LAWS:
         expected = [100 * numbers.skill(name, weights=weights) for weights in REGIONS.values()]
         np.testing.assert_allclose(dots_by_model(region)[name][: len(REGIONS)], expected, atol=2e-3)
-        mine = [
-            k
-            for k, key in enumerate(zip(written["by"], written["group"], written["model"], strict=True))
-            if key[0] == "region" and key[1] in REGIONS and key[2] == name
-        ]
+        keys = zip(written["by"], written["group"], written["model"], strict=True)
+        mine = [k for k, key in enumerate(keys) if key[1] in REGIONS and key[::2] == ("region", name)]
         np.testing.assert_allclose(written["value"][mine], expected, atol=2e-3)
         assert (written["low"][mine] < written["value"][mine]).all()
         assert (written["value"][mine] < written["high"][mine]).all()
@@ -386,18 +318,6 @@ def test_the_dots_of_the_skill_figure_show_the_skills(numbers, pictures):
         np.testing.assert_allclose(dots_by_model(season)[name], expected, atol=2e-3)
     assert region.get_xlabel() == "CRPS below raw (%)"
     assert region.get_ylim()[0] > region.get_ylim()[1], "the first row is at the top"
-
-
-def test_intervals_are_drawn_beside_their_dots(scores, pictures):
-    ax = panels_by_title(pictures["skill"])["Region"]
-    bars = [line for line in ax.lines if line.get_linewidth() == 1.8]
-    for m, name in enumerate(LAWS):
-        entries = scores["models"][name]["by"]["region"]
-        for k, label in enumerate(REGIONS):
-            expected = [100 * end for end in entries[label]["ci95"]["skill_vs_raw_fair"]]
-            places = [bar for bar in bars if bar.get_color() == model_colours(scores["models"])[name]]
-            np.testing.assert_allclose(places[k].get_xdata(), expected)
-            assert places[k].get_ydata()[0] == pytest.approx(k + [-0.3, 0, 0.3][m])
 
 
 def test_the_dots_of_the_spread_figure_show_spread_over_error(numbers, pictures):
@@ -414,7 +334,7 @@ def test_the_dots_of_the_spread_figure_show_spread_over_error(numbers, pictures)
     assert low < 0.95 < 1.05 < high
 
 
-def test_the_bars_of_the_histograms_show_frequencies(numbers, scores, pictures):
+def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures):
     drawing = pictures["histograms"]
     panels = {
         name: [bar.get_height() for bar in ax.patches if bar.get_width() < 1]
@@ -435,10 +355,6 @@ def test_the_bars_of_the_histograms_show_frequencies(numbers, scores, pictures):
         np.testing.assert_allclose(panels[name], frequencies((probability * 6).astype(int), 6), atol=cell)
     written = drawing.numbers["frequency_relative_to_flat"]
     np.testing.assert_array_equal(written, [height for bars in panels.values() for height in bars])
-    (band,) = [patch for patch in panels_by_title(drawing)["raw"].patches if patch.get_width() >= 1]
-    (cases,) = scores["models"]["raw"]["diagrams"]["rank_histogram"][""]["independent_cases"]
-    half = 1.96 * math.sqrt(5 / cases)  # six bins
-    np.testing.assert_allclose([band.get_y(), band.get_y() + band.get_height()], [1 - half, 1 + half])
 
 
 class TableCells(HTMLParser):

@@ -38,31 +38,33 @@ def bars_of(ax, name):
 
 
 @pytest.mark.parametrize(
-    ("title", "kind", "labels"), [("Lead time", "lead", LEADS), ("Hour of valid time", "hour", HOURS)]
-)
-def test_curves_over_time_show_skills_and_intervals(drawings, title, kind, labels):
-    ax = axes_of(drawings["skill"], title)
-    for name in CORRECTED:
+    ("drawing", "title", "kind", "labels"),
+    [
+        ("skill", "Lead time", "lead", LEADS), ("skill", "Hour of valid time", "hour", HOURS),
+        ("spread", "Lead time", "lead", LEADS),
+    ],
+)  # fmt: skip
+def test_curves_over_time_show_scores_and_intervals(drawings, drawing, title, kind, labels):
+    ax = axes_of(drawings[drawing], title)
+    names = CORRECTED if drawing == "skill" else ["raw", *CORRECTED]
+    assert set(marked(ax)) == set(names)
+    low, high = ax.get_ylim()
+    for name in names:
         entries = [SCORES["models"][name]["by"][kind][str(label)] for label in labels]
+        values = [100 * one["skill_vs_raw_fair"] if drawing == "skill" else one["spread_skill"] for one in entries]
+        ends = [
+            100 * np.array(one["ci95"]["skill_vs_raw_fair"])
+            if drawing == "skill"
+            else one["ci95_scores"]["spread_skill"]
+            for one in entries
+        ]
         places = marked(ax)[name]
-        np.testing.assert_allclose(places[:, 1], [100 * one["skill_vs_raw_fair"] for one in entries])
-        np.testing.assert_allclose(places[:, 0], labels, atol=0.03 * np.ptp(labels))
-        for bar, one in zip(bars_of(ax, name), entries, strict=True):
-            np.testing.assert_allclose(bar[:, 1], [100 * end for end in one["ci95"]["skill_vs_raw_fair"]])
-        low, high = ax.get_ylim()
-        assert low < min(bar[:, 1].min() for bar in bars_of(ax, name))
-        assert high > max(bar[:, 1].max() for bar in bars_of(ax, name))
-    assert set(marked(ax)) == set(CORRECTED)
-
-
-def test_intervals_of_spread_over_error_are_drawn(drawings):
-    ax = axes_of(drawings["spread"], "Lead time")
-    for name in ("raw", *CORRECTED):
-        entries = [SCORES["models"][name]["by"]["lead"][str(label)] for label in LEADS]
-        np.testing.assert_allclose(marked(ax)[name][:, 1], [one["spread_skill"] for one in entries])
-        for bar, one in zip(bars_of(ax, name), entries, strict=True):
-            np.testing.assert_allclose(bar[:, 1], one["ci95_scores"]["spread_skill"])
-    assert "climatology" not in marked(ax)
+        np.testing.assert_allclose(places[:, 1], values)
+        if drawing == "skill":
+            np.testing.assert_allclose(places[:, 0], labels, atol=0.03 * np.ptp(labels))
+        drawn = np.array([bar[:, 1] for bar in bars_of(ax, name)])
+        np.testing.assert_allclose(drawn, ends)
+        assert low < drawn.min() < drawn.max() < high
 
 
 @pytest.mark.parametrize(
@@ -83,10 +85,6 @@ def test_skill_over_thresholds(drawings, name, kind, labels):
             )
 
 
-def curves_of(ax):
-    return {line.get_label(): line.get_xydata() for line in ax.lines if not line.get_label().startswith("_")}
-
-
 @pytest.mark.parametrize("name", ["reliability", "roc", "economic_value", "spread_error", "other"])
 def test_diagrams_show_their_curves(drawings, name):
     drawing = drawings[name]
@@ -95,36 +93,29 @@ def test_diagrams_show_their_curves(drawings, name):
     written = drawing.numbers
     for label in labels:
         ax = axes_of(drawing, label or name)
-        assert list(curves_of(ax)) == list(MODELS)
+        assert list(marked(ax)) == list(MODELS)
         for model in MODELS:
             data = {key: np.array(v, float) for key, v in SCORES["models"][model]["diagrams"][name][label].items()}
-            np.testing.assert_allclose(curves_of(ax)[model], np.stack([data["x"], data["y"]], 1))
-            mine = [
-                k for k, key in enumerate(zip(written["label"], written["model"], strict=True)) if key == (label, model)
-            ]
+            np.testing.assert_allclose(marked(ax)[model], np.stack([data["x"], data["y"]], 1))
+            mine = (np.array(written["label"]) == label) & (np.array(written["model"]) == model)
             for key, values in data.items():
                 np.testing.assert_allclose(np.array(written[key], float)[mine], values)
 
 
-def test_reliability_has_consistency_bars_and_shares(drawings):
-    panel = drawings["reliability"].panels[0]
-    above, below = panel.figure.axes
+def test_reliability_has_consistency_bars_and_value_as_forecast_is_a_dotted_line(drawings):
+    above, below = drawings["reliability"].panels[0].figure.axes
+    value = axes_of(drawings["economic_value"], THRESHOLDS[1])
+    dotted = [line for line in value.lines if line.get_linewidth() == 0.9 and len(line.get_xdata()) == 99]
     for k, model in enumerate(MODELS):
         data = SCORES["models"][model]["diagrams"]["reliability"][THRESHOLDS[0]]
         segments = np.array(above.collections[k].get_segments())
         expected = np.stack([np.stack([data["x"]] * 2, 1), np.stack([data["low"], data["high"]], 1)], -1)
         np.testing.assert_allclose(segments, expected)
         np.testing.assert_allclose(below.lines[k].get_xydata(), np.stack([data["x"], data["share"]], 1))
+        data = SCORES["models"][model]["diagrams"]["economic_value"][THRESHOLDS[1]]
+        np.testing.assert_allclose(dotted[k].get_ydata(), data["as_forecast"])
     diagonal = [line for line in above.lines if line.get_linestyle() == "--"]
     np.testing.assert_array_equal(diagonal[0].get_xydata(), [[0, 0], [1, 1]])
-
-
-def test_value_as_forecast_is_a_dotted_line(drawings):
-    ax = axes_of(drawings["economic_value"], THRESHOLDS[1])
-    dotted = [line for line in ax.lines if line.get_linewidth() == 0.9 and len(line.get_xdata()) == 99]
-    for line, model in zip(dotted, MODELS, strict=True):
-        data = SCORES["models"][model]["diagrams"]["economic_value"][THRESHOLDS[1]]
-        np.testing.assert_allclose(line.get_ydata(), data["as_forecast"])
 
 
 def test_the_band_of_a_histogram_is_that_of_its_independent_cases(drawings):
@@ -151,12 +142,31 @@ def test_plumes_over_lead_times(drawings, case):
             for k, lead in enumerate(plume.leads):
                 ends = corners[corners[:, 0] == lead, 1]
                 np.testing.assert_allclose([ends.min(), ends.max()], plume.quantiles[k, [low, high]])
-    rows = sum(len(plume.leads) for plume in FIELDS.cases[case].plumes)
-    np.testing.assert_array_equal(drawing.numbers["lead_time"], LEADS * 2)
-    np.testing.assert_allclose(
-        drawing.numbers["raw_3"], np.concatenate([p.members[:, 2] for p in FIELDS.cases[case].plumes])
-    )
-    assert len(drawing.numbers["quantile_0.95"]) == rows
+    check_written(drawing, FIELDS.cases[case].plumes)
+
+
+def check_written(drawing, plumes):
+    """The CSV has a row for each cell and lead time."""
+    written = drawing.numbers
+    for key, read in {
+        "lead_time": lambda plume: plume.leads, "analysis": lambda plume: plume.truth,
+        "raw_3": lambda plume: plume.members[:, 2], "quantile_0.95": lambda plume: plume.quantiles[:, 4],
+    }.items():  # fmt: skip
+        np.testing.assert_allclose(written[key], np.concatenate([read(plume) for plume in plumes]))
+
+
+def test_a_plume_of_one_lead_time_has_dots_and_boxes():
+    fields = drawn_fields(leads=(48,))
+    drawing = draw_figures(SCORES, fields)["plumes_best"]
+    for panel, plume in zip(drawing.panels, fields.cases["best"].plumes, strict=True):
+        ax = panel.figure.axes[0]
+        dots, median, line = ax.lines
+        np.testing.assert_allclose(dots.get_ydata(), plume.members[0])
+        np.testing.assert_allclose(median.get_ydata(), plume.quantiles[0, [2, 2]])
+        np.testing.assert_allclose(line.get_ydata()[0], plume.truth[0])
+        boxes = [(box.get_y(), box.get_y() + box.get_height()) for box in ax.patches]
+        np.testing.assert_allclose(boxes, plume.quantiles[0][[[0, 4], [1, 3]]])
+    check_written(drawing, fields.cases["best"].plumes)
 
 
 def test_the_map_of_experts_shows_the_first_choice(drawings):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from map_pixels import globe_values, mollweide, shown_at
 from matplotlib import colormaps
-from matplotlib.colors import Normalize
 
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
@@ -30,59 +29,34 @@ def dots_of(panel):
     return [c for c in panel.figure.axes[0].collections if hasattr(c, "get_sizes") and len(c.get_sizes())]
 
 
-def test_dots_lie_side_by_side_across_the_date_line():
-    panel = drawn(FIJI, VALUES)
-    empty, dots = dots_of(panel)
+def test_dots_lie_side_by_side_across_the_date_line_in_the_colours_of_their_values():
+    panel = drawn(FIJI, VALUES, np.array([[True], [False], [False], [True]]))
+    empty, dots, crosses = dots_of(panel)
     np.testing.assert_allclose(empty.get_offsets(), [[-180.5, -17.0]])
     np.testing.assert_allclose(dots.get_offsets(), [[-182.0, -18.0], [-179.5, -16.5], [-178.0, -19.0]])
-    ax = panel.figure.axes[0]
-    assert ax.get_xlim()[0] < -182
-    assert ax.get_xlim()[1] > -178
-
-
-def test_dots_have_the_colours_of_their_values():
-    _, dots = dots_of(drawn(FIJI, VALUES))
+    np.testing.assert_allclose(crosses.get_offsets(), [[-179.5, -16.5]], err_msg="a point that is not significant")
     dots.update_scalarmappable()
     expected = colormaps["RdBu_r"](colour_scale([VALUES], centred=True)(VALUES[[0, 2, 3], 0]))
     np.testing.assert_allclose(dots.get_facecolors(), expected)
+    low, high = panel.figure.axes[0].get_xlim()
+    assert low < -182
+    assert high > -178
+    _, dots = dots_of(drawn(Points((50.0, 51.0, 52.0), (355.0, 10.0, 2.0)), np.ones((3, 1))))
+    np.testing.assert_allclose(dots.get_offsets()[:, 0], [-5, 10, 2], err_msg="across Greenwich")
 
 
-def test_points_that_are_not_significant_get_a_cross():
-    _, _, crosses = dots_of(drawn(FIJI, VALUES, np.array([[True], [False], [False], [True]])))
-    np.testing.assert_allclose(crosses.get_offsets(), [[-179.5, -16.5]])
+def test_the_whole_globe_has_an_equal_area_projection():
+    for globe in (Points((0.0,) * 12, tuple(range(-180, 180, 30))), Grid.regular(9, 16)):
+        assert view_of(globe).globe
+    for part in (FIJI, Points((48.5,), (10.5,)), Grid((50.0, 40.0), (0.0, 10.0))):
+        assert not view_of(part).globe
 
 
-@pytest.mark.parametrize(
-    ("grid", "globe"),
-    [
-        (FIJI, False),
-        (Points((48.5,), (10.5,)), False),
-        (Points((0.0,) * 12, tuple(range(-180, 180, 30))), True),
-        (Grid.regular(9, 16), True),
-        (Grid((50.0, 40.0), (0.0, 10.0)), False),
-    ],
-)
-def test_the_whole_globe_has_an_equal_area_projection(grid, globe):
-    assert view_of(grid).globe == globe
-
-
-def test_dots_lie_side_by_side_across_greenwich():
-    points = Points((50.0, 51.0, 52.0), (355.0, 10.0, 2.0))
-    _, dots = dots_of(drawn(points, np.ones((3, 1))))
-    np.testing.assert_allclose(dots.get_offsets()[:, 0], [-5, 10, 2])
-
-
-@pytest.mark.parametrize("place", [(0, 0), (30, 45), (-170, -80), (179, 60), (10, 89)])
-def test_places_are_projected_by_mollweide(place):
-    x, y = view_of(GLOBE).project(*map(np.array, place))
-    np.testing.assert_allclose([x, y], mollweide(*place), atol=1e-4)
-    np.testing.assert_allclose(view_of(GLOBE).places(x, y), place, atol=0.02)
-
-
-def test_every_cell_of_the_globe_is_shown_at_its_place():
-    field = np.random.default_rng(0).normal(size=GLOBE.shape)
-    field[4, 7] = np.nan
-    np.testing.assert_array_equal(globe_values(drawn(GLOBE, field), GLOBE)[0], field)
+def test_places_are_projected_by_mollweide():
+    for place in ((0, 0), (30, 45), (-170, -80), (179, 60), (10, 89)):
+        x, y = view_of(GLOBE).project(*map(np.array, place))
+        np.testing.assert_allclose([x, y], mollweide(*place), atol=1e-4)
+        np.testing.assert_allclose(view_of(GLOBE).places(x, y), place, atol=0.02)
 
 
 def test_pixels_of_the_globe_cover_equal_areas():
@@ -95,12 +69,15 @@ def test_pixels_of_the_globe_cover_equal_areas():
     )
 
 
-@pytest.mark.parametrize("grid", [EUROPE, PACIFIC], ids=["Europe", "Pacific"])
-def test_every_cell_of_a_region_is_shown_at_its_place(grid):
-    field = np.random.default_rng(1).normal(size=grid.shape)
-    ax = drawn(grid, field).figure.axes[0]
-    shown = [[shown_at(ax, longitude, latitude) for longitude in grid.longitudes] for latitude in grid.latitudes]
-    np.testing.assert_array_equal(shown, field)
+def test_every_cell_is_shown_at_its_place():
+    for grid in (EUROPE, PACIFIC):
+        field = np.random.default_rng(1).normal(size=grid.shape)
+        ax = drawn(grid, field).figure.axes[0]
+        shown = [[shown_at(ax, longitude, latitude) for longitude in grid.longitudes] for latitude in grid.latitudes]
+        np.testing.assert_array_equal(shown, field)
+    field = np.random.default_rng(0).normal(size=GLOBE.shape)
+    field[4, 7] = np.nan
+    np.testing.assert_array_equal(globe_values(drawn(GLOBE, field), GLOBE)[0], field)
 
 
 def test_hatching_is_where_values_are_not_significant():
@@ -230,9 +207,3 @@ def test_numbers_of_maps_have_a_row_for_each_latitude_or_point():
     assert {key: list(column) for key, column in columns.items()} == {
         "id": ["a", "b"], "latitude": [1, 2], "longitude": [3, 4], "raw": [5, 6],
     }  # fmt: skip
-
-
-def test_limits_of_the_norm_are_those_of_the_scale():
-    panel = map_panel(Coast(GLOBE), np.ones(GLOBE.shape), ColourScale(Normalize(-2, 3), "viridis", "K"), "")
-    assert panel.figure.axes[0].images[0].get_clim() == (-2, 3)
-    assert panel.figure.axes[1].get_xlabel() == "K"

@@ -31,49 +31,47 @@ def words(scores):
     return re.sub("<[^>]*>", "", verdict(scores)).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
-def test_everything_is_shown():
-    parts = dict.fromkeys(("all", "lead", "region", "season"), ABOVE)
-    assert words(scores_with({"climatology": (-1, 0.01), "emos": (-0.1, 0.049)}, parts)) == (
-        "Shown beyond doubt: net <1> has a lower CRPS than raw, climatology and emos; it has a lower CRPS than raw at "
-        "all 3 lead times, in all 3 regions and in both seasons."
-    )
+BETTER = {"climatology": (-1, 0.01), "emos": (-0.1, 0.049)}
+OPEN = {"climatology": (-1, 0.01), "emos": (-0.1, 0.051)}
+WORSE = {"climatology": (1, 0.01), "emos": (0.1, 0.01)}
+NOTHING = {"climatology": (-1, None), "emos": (-0.1, 0.3)}
+EVERY = ("all", "lead", "region", "season")
 
 
-def test_what_is_not_shown_is_named():
-    parts = dict.fromkeys(("all", "24", "DJF"), ABOVE)
-    assert words(scores_with({"climatology": (-1, 0.01), "emos": (-0.1, 0.051)}, parts)) == (
-        "Shown beyond doubt: net <1> has a lower CRPS than raw and climatology; it has a lower CRPS than raw at 1 of 3 "
-        "lead times (+24 h) and in 1 of 2 seasons (DJF); not shown: a difference between net <1> and emos; nor a "
-        "difference to raw at 2 of 3 lead times (+48 h, +72 h), in all 3 regions and in 1 of 2 seasons (JJA)."
-    )
-
-
-def test_a_worse_model_is_called_worse():
-    parts = {"all": BELOW, "tropics": BELOW, "JJA": ABOVE}
-    assert words(scores_with({"climatology": (1, 0.01), "emos": (0.1, 0.01)}, parts)).startswith(
-        "Shown beyond doubt: net <1> has a higher CRPS than raw, climatology and emos; it has a lower CRPS than raw in "
-        "1 of 2 seasons (JJA); it has a higher CRPS than raw in 1 of 3 regions (tropics); not shown: a difference to "
-        "raw at all 3 lead times, "
-    )
-
-
-def test_a_model_in_the_middle_is_seen_from_its_side():
-    """The pair of emos and the later network is stored with the network."""
-    scores = scores_with({"climatology": (-1, 0.01), BEST: (0.1, 0.01)}, {"all": ABOVE}, best="emos")
-    assert words(scores).startswith(
-        "Shown beyond doubt: emos has a lower CRPS than raw and climatology; a higher CRPS than net <1>; not shown: "
-    )
-
-
-def test_nothing_is_shown():
-    nothing = {"climatology": (-1, None), "emos": (-0.1, 0.3)}
-    expected = "Nothing is shown beyond doubt: every difference to net <1> may be chance."
-    assert words(scores_with(nothing, {})) == expected
-    assert words(scores_with(nothing, {"all": None, "lead": None, "region": None, "season": None})) == expected
+@pytest.mark.parametrize(
+    ("against", "parts", "best", "found"),
+    [
+        (
+            BETTER, dict.fromkeys(EVERY, ABOVE), BEST,
+            "Shown beyond doubt: net <1> has a lower CRPS than raw, climatology and emos; it has a lower CRPS than "
+            "raw at all 3 lead times, in all 3 regions and in both seasons.",
+        ),
+        (
+            OPEN, dict.fromkeys(("all", "24", "DJF"), ABOVE), BEST,
+            "Shown beyond doubt: net <1> has a lower CRPS than raw and climatology; it has a lower CRPS than raw at 1 "
+            "of 3 lead times (+24 h) and in 1 of 2 seasons (DJF); not shown: a difference between net <1> and emos; "
+            "nor a difference to raw at 2 of 3 lead times (+48 h, +72 h), in all 3 regions and in 1 of 2 seasons (JJA)",
+        ),
+        (
+            WORSE, {"all": BELOW, "tropics": BELOW, "JJA": ABOVE}, BEST,
+            "Shown beyond doubt: net <1> has a higher CRPS than raw, climatology and emos; it has a lower CRPS than "
+            "raw in 1 of 2 seasons (JJA); it has a higher CRPS than raw in 1 of 3 regions (tropics); not shown: a "
+            "difference to raw at all 3 lead times, ",
+        ),
+        (  # the pair of emos and the later network is stored with the network
+            {"climatology": (-1, 0.01), BEST: (0.1, 0.01)}, {"all": ABOVE}, "emos",
+            "Shown beyond doubt: emos has a lower CRPS than raw and climatology; a higher CRPS than net <1>; not shown",
+        ),
+        (NOTHING, {}, BEST, "Nothing is shown beyond doubt: every difference to net <1> may be chance."),
+        (NOTHING, dict.fromkeys(EVERY), BEST, "Nothing is shown beyond doubt"),
+    ],
+)  # fmt: skip
+def test_the_verdict_names_what_is_shown_and_what_is_not(against, parts, best, found):
+    assert words(scores_with(against, parts, best)).startswith(found)
 
 
 def test_dependent_members_are_judged_by_the_plain_score():
-    scores = scores_with({"climatology": (-1, None), "emos": (-0.1, 0.3)}, {"all": ABOVE, "lead": ABOVE})
+    scores = scores_with(NOTHING, {"all": ABOVE, "lead": ABOVE})
     model = scores["models"][BEST]
     model["crps_fair_valid"] = False
     for entry in (model, *(entry for labels in model["by"].values() for entry in labels.values())):
@@ -81,18 +79,15 @@ def test_dependent_members_are_judged_by_the_plain_score():
     assert words(scores).startswith("Nothing is shown")
 
 
-def test_comparisons_are_counted():
+def test_comparisons_and_training_runs_are_counted():
     scores = make_scores()
     # Three models, three lead times, three regions beside the globe, two seasons; a single hour repeats the whole.
     assert comparison_count(scores) == 3 + 3 + 3 + 2
     assert "rests on 11 comparisons" in comparisons_note(scores)
-
-
-def test_means_over_training_runs_are_said_so():
-    scores = make_scores()
     assert "training runs" not in comparisons_note(scores)
     scores["models"][BEST]["runs"] = [0.5, 0.6, 0.7]
     assert "Scores of <b>net &lt;1&gt;</b> (3 runs) are means over training runs" in comparisons_note(scores)
+    assert power_note(scores) == scores["power"]["text"]
 
 
 def test_the_table_of_pairs_shows_every_difference():
@@ -110,10 +105,3 @@ def test_the_table_of_pairs_shows_every_difference():
     assert "'result'>worse<" in second
     scores["models"] = {name: scores["models"][name] for name in ("raw", "emos")}
     assert pairs_table(scores) == ""
-
-
-@pytest.mark.parametrize("text", ["With 32 starts 3 %.", ""])
-def test_the_power_note_is_that_of_the_scores(text):
-    scores = make_scores()
-    scores["power"]["text"] = text
-    assert power_note(scores) == text
