@@ -30,15 +30,19 @@ def test_tail_probabilities_equal_those_of_scipy():
             assert kolmogorov_survival(d / np.sqrt(n), n) == pytest.approx(exact, abs=0.012)
 
 
+def autoregressive(starts, r, seed, count=1):
+    """Series (starts, count) of variance 1 with the correlation r of neighbours."""
+    rng = np.random.default_rng(seed)
+    series = rng.normal(size=(starts, count))
+    for k in range(1, starts):
+        series[k] = r * series[k - 1] + np.sqrt(1 - r**2) * series[k]
+    return series
+
+
 def histograms(starts, serial, seed, bins=11, cells=200, sigma=1.0):
     """Histograms of uniform PIT values of each start; cells of a start share half the variance of their error."""
-    rng = np.random.default_rng(seed)
-    common = np.empty(starts)
-    common[0] = rng.normal()
-    for k in range(1, starts):
-        common[k] = serial * common[k - 1] + np.sqrt(1 - serial**2) * rng.normal()
-    values = np.sqrt(0.5) * common[:, None] + np.sqrt(0.5) * rng.normal(size=(starts, cells))
-    pit = scipy.stats.norm.cdf(values / sigma)
+    common, own = autoregressive(starts, serial, seed), np.random.default_rng(-seed - 1 + 2**32)
+    pit = scipy.stats.norm.cdf(np.sqrt(0.5) * (common + own.normal(size=(starts, cells))) / sigma)
     counts = [np.bincount((one * bins).astype(int).clip(0, bins - 1), minlength=bins) for one in pit]
     return np.array(counts) / (starts * cells)
 
@@ -46,13 +50,37 @@ def histograms(starts, serial, seed, bins=11, cells=200, sigma=1.0):
 @pytest.mark.parametrize(("starts", "serial"), [(40, 0.0), (200, 0.5)])
 def test_flat_histograms_of_correlated_cells_are_rarely_rejected(starts, serial):
     """A test that counts cells rejects nearly all of these."""
-    found = [flatness_of(histograms(starts, serial, seed)) for seed in range(300)]
+    every = [histograms(starts, serial, seed) for seed in range(300)]
+    found = [flatness_of(one) for one in every]
     for name in ("chi_square", "kolmogorov"):
         rejected = np.mean([getattr(one, name) < 0.05 for one in found])
         assert rejected <= 0.10, f"{name} rejects {rejected:.1%}"
     assert np.mean([one.chi_square < 0.05 for one in found]) >= 0.005
-    naive = [scipy.stats.chisquare(histograms(starts, serial, seed).sum(0) * starts * 200).pvalue for seed in range(20)]
+    naive = [scipy.stats.chisquare(one.sum(0) * starts * 200).pvalue for one in every[:20]]
     assert np.mean(np.array(naive) < 0.05) >= 0.95
+
+
+@pytest.mark.parametrize("starts", [10, 40])
+def test_the_test_is_that_of_rao_and_scott(starts):
+    """Its degrees of freedom, from unbiased estimates of tr Σ² and (tr Σ)², solve the moments of a Wishart matrix S:
+
+    E[tr S²] = (1 + 1/f) tr Σ² + (tr Σ)²/f and E[(tr S)²] = 2/f tr Σ² + (tr Σ)².
+    """
+    inside = 0
+    for seed in range(10):
+        totals = histograms(starts, 0.0, seed)
+        found = totals.sum(0)
+        residuals = totals - totals.sum(1, keepdims=True) * found
+        effect = 11 * np.cov(residuals.T) * starts * serial_inflation(residuals)
+        f, trace = starts / serial_inflation(residuals) - 1, np.trace(effect)
+        if f < 2:
+            continue
+        square, _ = np.linalg.solve([[1 + 1 / f, 1 / f], [2 / f, 1]], [(effect**2).sum(), trace**2])
+        d = np.clip(trace**2 / square, 1, 10)
+        inside += 1 < d < 10
+        statistic = 11 * ((found - 1 / 11) ** 2).sum() / trace
+        assert flatness_of(totals).chi_square == pytest.approx(scipy.stats.f.sf(statistic, d, d * f), rel=1e-9)
+    assert inside > 5
 
 
 def test_histograms_that_are_not_flat_are_rejected():
@@ -72,16 +100,22 @@ def test_the_number_of_cases_is_that_of_independent_cells():
     assert panel["independent_cases"] == pytest.approx(400, rel=0.2)
 
 
-def test_few_starts_have_no_test():
-    assert np.isnan(flatness_of(histograms(5, 0.0, 0)).chi_square)
+def test_too_few_independent_starts_have_no_test():
+    """A slow cycle has the largest inflation, 19: 56 starts are worth less than three, 66 more."""
+    slow = 1 + 0.5 * np.sin(np.arange(66) / 11)[:, None] * np.linspace(-1, 1, 11)
+    equal = np.ones((20, 11))
+    for few in (histograms(5, 0.0, 0), slow[:56], equal):
+        assert np.isnan(flatness_of(few).chi_square)
+    assert np.isfinite(flatness_of(slow).chi_square)
 
 
-def test_serial_inflation_of_an_autoregressive_series():
-    rng = np.random.default_rng(0)
-    series = np.empty((5000, 3))
-    series[0] = rng.normal(size=3)
-    for k in range(1, 5000):
-        series[k] = 0.5 * series[k - 1] + rng.normal(size=3)
+def test_serial_inflation_is_that_of_an_autoregressive_series():
+    series = autoregressive(5000, 0.5, 0, 3)
     assert serial_inflation(series) == pytest.approx(3, rel=0.1)
-    assert serial_inflation(rng.normal(size=(5000, 3))) == pytest.approx(1, abs=0.1)
+    assert serial_inflation(autoregressive(5000, 0.0, 1, 3)) == pytest.approx(1, abs=0.1)
     assert serial_inflation(-series * (-1) ** np.arange(5000)[:, None]) == 1
+    assert serial_inflation(autoregressive(5000, 0.99, 1)) == pytest.approx(19)
+    # Short series about their own mean: without Kendall's correction the average is 0.42, with the half of it 0.45.
+    short = autoregressive(40, 0.5, 1, 3000)
+    inflation = np.array([serial_inflation(one[:, None]) for one in (short - short.mean(0)).T])
+    assert ((inflation - 1) / (inflation + 1)).mean() == pytest.approx(0.481, abs=0.005)

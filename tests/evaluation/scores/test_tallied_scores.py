@@ -1,7 +1,5 @@
 """All scores through a tally, by forecast and region, equal those of the cells of the region."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -37,28 +35,32 @@ def case_of(kind):
     )  # fmt: skip
 
 
+def changed(forecast, function):
+    """A forecast with a function applied to its tensors."""
+    if isinstance(forecast, Patched):
+        return Patched(function(forecast.where), changed(forecast.inner, function), changed(forecast.outer, function))
+    if isinstance(forecast, Ensemble):
+        return Ensemble(function(forecast.members))
+    return Normal(function(forecast.mu), function(forecast.sigma))
+
+
+def part_of(case, thresholds, function):
+    """A case with a function applied to all its tensors."""
+    truth, climate = function(case.truth), changed(case.climate, function)
+    return Case(
+        changed(case.forecast, function), truth, function(case.uniform), 7,
+        events=make_events(thresholds, climate, truth), climate=climate, extremeness=function(case.extremeness),
+    )  # fmt: skip
+
+
 def cells(case, target):
     """The case of the unmasked cells of one target, as one row."""
     keep = case.valid[:, target]
 
     def pick(tensor):
-        return tensor.expand(*tensor.shape[:-4], *SHAPE)[..., :, target, :, :][..., keep].reshape(
-            *tensor.shape[:-4], 1, 1, 1, -1
-        )
+        return tensor[..., :, target, :, :][..., keep].reshape(*tensor.shape[:-4], 1, 1, 1, -1)
 
-    def part(forecast):
-        if isinstance(forecast, Patched):
-            return Patched(pick(forecast.where), part(forecast.inner), part(forecast.outer))
-        if isinstance(forecast, Ensemble):
-            return Ensemble(pick(forecast.members))
-        return Normal(pick(forecast.mu), pick(forecast.sigma))
-
-    climate = part(case.climate)
-    return Case(
-        part(case.forecast), pick(case.truth), pick(case.uniform), 7,
-        events=make_events((THRESHOLDS[target],), climate, pick(case.truth)), climate=climate,
-        extremeness=pick(case.extremeness),
-    )  # fmt: skip
+    return part_of(case, (THRESHOLDS[target],), pick)
 
 
 @pytest.mark.parametrize("kind", ["members", "normal", "both"])
@@ -68,14 +70,7 @@ def test_scores_of_a_tally_are_those_of_its_cells(kind):
     statistics = statistics_of(*all_scores().values(), *all_diagrams().values())
     tally = Tally("model", 3, settings, region_weights(GRID), statistics)
     for rows in ([0, 2], [1]):
-        some = Case(
-            part_of(case.forecast, rows), case.truth[rows], case.uniform[rows], 7,
-            events=tuple(
-                replace(event, limit=event.limit[rows] if event.limit.ndim == 4 else event.limit)
-                for event in case.events
-            ),
-            climate=part_of(case.climate, rows), extremeness=case.extremeness[rows],
-        )  # fmt: skip
+        some = part_of(case, THRESHOLDS, lambda tensor, rows=rows: tensor[..., rows, :, :, :])
         tally.add(np.array(rows), np.zeros(len(rows), int), some)
     region = list(region_weights(GRID)).index("unweighted")
     for target in range(2):
@@ -90,12 +85,3 @@ def test_scores_of_a_tally_are_those_of_its_cells(kind):
             np.testing.assert_allclose(
                 found.ravel()[:count], expected.ravel()[:count], rtol=1e-10, atol=1e-12, err_msg=score.name
             )
-
-
-def part_of(forecast, rows):
-    """The forecasts of some items of the batch."""
-    if isinstance(forecast, Patched):
-        return Patched(forecast.where[rows], part_of(forecast.inner, rows), part_of(forecast.outer, rows))
-    if isinstance(forecast, Ensemble):
-        return Ensemble(forecast.members[:, rows])
-    return Normal(forecast.mu[rows], forecast.sigma[rows])

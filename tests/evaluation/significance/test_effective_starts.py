@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from evaluation.significance.effective_starts import CORRELATIONS, ELEMENTS, EffectiveStarts, _moments
-from evaluation.significance.student import t_quantile
 
 DAY = 86_400
 UNEVEN = DAY * np.array([0, 3, 7, 10, 14, 60, 63, 67, 200, 204])
@@ -53,16 +52,6 @@ def test_the_tables_of_ar1_series_are_those_of_textbooks():
     np.testing.assert_allclose((1 / found.share)[near], count[near], rtol=3e-3)
     np.testing.assert_allclose((n * (found.observed - r))[near], -(1 + 3 * r)[near], atol=0.05)
     np.testing.assert_allclose(found.freedom[near][1:], (1 / (1 / n + 2 / count))[near][1:], rtol=0.02)
-
-
-def test_starts_far_apart_are_independent():
-    found = EffectiveStarts.at(DAY * 30 * np.arange(12), np.ones(12))
-    deviations = np.random.default_rng(0).normal(size=12)
-    deviations -= deviations.mean()
-    variance, freedom, quantile = found.look_up(deviations)
-    assert variance == pytest.approx(deviations.var(ddof=1) / 12)
-    assert freedom == pytest.approx(11)
-    assert quantile == pytest.approx(t_quantile(0.975, 11.0))
 
 
 def test_starts_on_both_sides_of_a_gap_are_no_neighbours():
