@@ -1,5 +1,8 @@
 """Scores of a report in which every number is another one, so that a number in a wrong place is noticed."""
 
+import re
+from html import unescape
+
 import numpy as np
 
 from data_pipeline.grid import Grid
@@ -76,6 +79,17 @@ def make_fields(seed=0, grid=GRID, holes=True):
     return MapData(
         grid, LEADS[-1], last["crps"], last["crps_fair"], last["error"], cases, land, False, *squares, cells=cells
     )
+
+
+def cells_of(table):
+    """The texts of the cells of a table, row by row."""
+    rows = re.findall("<tr.*?>(.*?)</tr>", table)
+    return [[text_of(cell) for cell in re.findall("<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows]
+
+
+def text_of(html):
+    """HTML without its tags."""
+    return unescape(re.sub("<[^>]*>", "", html)).strip()
 
 
 def _case(draw, shape):

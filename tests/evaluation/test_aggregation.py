@@ -5,14 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.aggregation import Tally, WeightedMean
+from evaluation.aggregation import Tally
 from evaluation.regions import region_weights
 from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case
@@ -26,18 +24,6 @@ STATISTICS = statistics_of(*default_scores(), *default_diagrams())
 
 def empty(name="m", forecasts=6, statistics=STATISTICS, task=TASK, **options):
     return Tally(name, forecasts, Settings(task, 4), region_weights(GRID), statistics, **options)
-
-
-@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 10)), min_size=2, max_size=20), st.integers(1, 19))
-def test_parts_add_up_to_the_whole(pairs, cut):
-    values, weights = np.array(pairs).T
-    mean = WeightedMean(values * weights, weights)
-    cut = min(cut, len(pairs) - 1)
-    merged = mean[:cut].sum(0) + mean[cut:].sum(0)
-    if weights.sum() > 0:
-        assert merged.value == pytest.approx(np.average(values, weights=weights), rel=1e-9, abs=1e-9)
-    else:
-        assert np.isnan(merged.value)
 
 
 def test_regions_weigh_by_area():

@@ -98,15 +98,6 @@ def test_without_training_years_there_is_no_climatology(emos, scores_of, refusal
     assert message.startswith("there is nothing to compare the raw ensemble with (climatology")
 
 
-def test_climatology_can_be_left_out(emos, scores_of, capsys):
-    scores = scores_of("run", f"correctors={{emos: {emos}}}", "references=[raw]")
-    assert list(scores["models"]) == ["raw", "emos"]
-    assert scores["warnings"] == []
-    out = capsys.readouterr().out
-    assert "fitting climatology" not in out
-    assert not re.search("^climatology", out, re.MULTILINE)
-
-
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_climatology_of_too_few_cases_is_left_out(archive, emos, scores_of, refusal, tmp_path, capsys, everywhere):
     """Nineteen cases for ten coefficients in all cells, or in one; without climatology there is nothing to score."""

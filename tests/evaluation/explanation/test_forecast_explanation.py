@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from explained_forecast import CHANNELS, GRID, SCALE, WEIGHTS, WIDER, make_climate, make_forecast, predict_linear
+from explained_forecast import CHANNELS, GRID, SCALE, WEIGHTS, make_climate, make_forecast, predict_linear
 
 from evaluation.explanation.forecast_explanation import Change, bias_share, explain_forecast, without_inputs
 
@@ -63,16 +63,6 @@ def test_the_usual_correction_and_the_parts_sum_to_the_correction(case, explaine
     assert strongest.name == CHANNELS[int(np.argmax(sizes))] == "t@850"
     np.testing.assert_allclose(strongest.part[1:], terms[1][1:], atol=1e-3)
     assert np.isnan(strongest.departure[0, 0])
-
-
-def test_raw_moments_are_those_of_the_members(case, explained):
-    _, forecast, _ = case
-    (change,), known = explained.changes, (3, 5)
-    values = [float(member[known]) for member in forecast.raw[:, 0]]
-    mean = sum(values) / len(values)
-    assert change.raw_mean[known] == pytest.approx(mean)
-    assert change.raw_std[known] == pytest.approx((sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5)
-    assert change.std[known] == pytest.approx(WIDER * change.raw_std[known], rel=1e-3)
 
 
 def test_occlusion_keeps_the_members_apart(case):

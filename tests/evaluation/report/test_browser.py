@@ -3,13 +3,12 @@
 import json
 import re
 import shutil
-from html import unescape
 
 import numpy as np
 import pytest
 from browser import CHROMIUM, PAPER, Browser
 from memory_archive import MemoryArchive, evaluating
-from report_parts import GRID, LEADS, MODELS, make_fields, make_scores
+from report_parts import GRID, LEADS, MODELS, make_fields, make_scores, text_of
 
 from data_pipeline.points import Points
 from evaluation.report.cell_maps import cell_scores, cell_values
@@ -94,7 +93,7 @@ def test_without_scripts_everything_is_readable(browser, written, scores):
     for kind, labels in list_slices(scores).items():
         for label in labels if kind != "all" else ():
             for name in ("emos", "net <1>"):
-                cell = plain(shown_first.cell(entry_of(scores, name, kind, label)))
+                cell = text_of(shown_first.cell(entry_of(scores, name, kind, label)))
                 assert any(cell in shown_text(table) for table in tables), (kind, label, name)
     assert shown.run("document.getElementById('map').hidden && document.querySelector('[data-script]').hidden")
     assert not shown.run("document.querySelector('[data-static]').hidden")
@@ -114,10 +113,6 @@ def test_on_paper_nothing_is_cut_off(browser, report):
     assert shown.pdf().startswith(b"%PDF")
 
 
-def plain(html):
-    return unescape(re.sub("<[^>]*>", "", html)).strip()
-
-
 def shown_text(cell):
     return re.sub(r"\s+", " ", cell).strip()
 
@@ -134,7 +129,7 @@ def test_every_slice_shows_its_numbers_in_the_tables(opened, scores):
             found = opened.run(read)
             assert len(found) == len(whole) > 60
             for key, model, text in found:
-                expected = plain(series[key].cell(entry_of(scores, model, kind, label)))
+                expected = text_of(series[key].cell(entry_of(scores, model, kind, label)))
                 assert shown_text(text) == expected, (kind, label, key, model)
             if kind != "all":
                 size = scores["slices"][kind][label]
@@ -161,7 +156,7 @@ def test_every_score_is_shown_by_every_kind_of_slice(opened, scores):
                 assert row[-1] == f"{scores['slices'][kind][label]['n_dates']:,}"
                 for model, text in zip(MODELS, row[1:-1], strict=True):
                     entry = entry_of(scores, model, kind, label)
-                    expected = "–" if series.leaves_out(model) else plain(series.cell(entry))
+                    expected = "–" if series.leaves_out(model) else text_of(series.cell(entry))
                     assert shown_text(text) == expected, (series.key, kind, label, model)
 
 

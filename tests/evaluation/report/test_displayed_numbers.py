@@ -7,7 +7,6 @@ import json
 import math
 import re
 from copy import deepcopy
-from html.parser import HTMLParser
 from statistics import NormalDist
 
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 import torch
 from map_pixels import globe_values
 from memory_archive import GRID, MemoryArchive, evaluating, untrained_emos
+from report_parts import cells_of
 
 from data_pipeline.task import Variable
 from evaluation import evaluate
@@ -357,31 +357,6 @@ def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures):
     np.testing.assert_array_equal(written, [height for bars in panels.values() for height in bars])
 
 
-class TableCells(HTMLParser):
-    """The cells of a table, row by row; `brackets` holds their intervals."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.rows, self.brackets = [], []
-        self._aside = False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        if tag == "tr":
-            self.rows.append([])
-            self.brackets.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-            self.brackets[-1].append("")
-        self._aside = tag == "span"
-
-    def handle_endtag(self, tag):
-        self._aside = False
-
-    def handle_data(self, data):
-        (self.brackets if self._aside else self.rows)[-1][-1] += data
-
-
 def parse_number(text):
     """Return the number in a cell, and half a unit of its last digit."""
     digits = text.strip().replace("−", "-").removesuffix("%").strip()
@@ -408,8 +383,8 @@ def expected_cells(numbers, name):
 
 
 def test_the_table_of_the_report_shows_the_numbers(numbers, scores):
-    table = TableCells(html_table(scores))
-    head, *rows = table.rows
+    table = html_table(scores)
+    head, *rows = cells_of(re.sub("<span.*?</span>", "", table))
     written = {row[0].removesuffix(" as 5 members"): row for row in rows if row[0].endswith(" as 5 members")}
     rows = [row for row in rows if row[0] not in {one[0] for one in written.values()}]
     assert [row[0] for row in rows] == ["raw", "climatology", *LAWS, "oracle"]
@@ -431,15 +406,15 @@ def test_the_table_of_the_report_shows_the_numbers(numbers, scores):
         assert set(cells) == set(expected) == {"CRPS", "vs raw, plain", "RMSE", "bias", "spread / error"}
         for column, number in expected.items():
             assert_shows(cells[column], number)
-    for row, brackets in zip(table.rows[1:], table.brackets[1:], strict=True):
-        for column, cell, bracket in zip(head, row, brackets, strict=True):
-            if bracket:
-                low, high = (parse_number(end)[0] for end in bracket.strip()[1:-1].split(","))
-                assert low <= parse_number(cell)[0] <= high, (row[0], column)
+    for row in cells_of(table)[1:]:
+        for cell in row[1:]:
+            if "[" in cell:
+                value, low, high = (parse_number(text)[0] for text in re.split(r"[\[,]", cell.removesuffix("]")))
+                assert low <= value <= high, row
 
 
 def test_the_table_of_members_shows_the_numbers(numbers, scores):
-    head, *rows = TableCells(members_table(scores)).rows
+    head, *rows = cells_of(re.sub("<span.*?</span>", "", members_table(scores)))
     assert [row[0] for row in rows] == list(LAWS)
     for name, *cells in rows:
         expected = {

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_parts import MODELS, make_fields, make_scores
+from report_parts import MODELS, cells_of, make_fields, make_scores, text_of
 
 from data_pipeline.common.cost_meter import Usage
 from data_pipeline.ledger import Ledger, Omission
@@ -83,9 +83,11 @@ class Links(HTMLParser):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A report that was written once, and its drawings."""
-    folder = tmp_path_factory.mktemp("report")
-    write_report(folder, make_scores(), make_fields())
-    return folder, draw_figures(make_scores(), make_fields())
+    folder, drawings = tmp_path_factory.mktemp("report"), draw_figures(make_scores(), make_fields())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evaluation.report.page.draw_figures", lambda *_: drawings)
+        write_report(folder, make_scores(), make_fields())
+    return folder, drawings
 
 
 def test_the_page_needs_no_other_files_and_its_figures_share_no_ids(written):
@@ -175,8 +177,7 @@ def test_member_counts_have_a_section_and_lines_of_the_terminal(scores):
     head, body = section.split("<tbody>")
     assert re.findall(r"colspan='3'>([^<]*)<", head) == ["fair CRPS with", "spread / error with"]
     assert re.findall(r"'col'>([^<]*)<", head) == ["model", "base", *2 * ["5", "10", "20"], "claims it", "holds"]
-    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in body.split("<tr>")[1:]]
-    raw, climatology, _, best = ([text_of(cell) for cell in row] for row in rows)
+    raw, climatology, _, best = cells_of(body)
     assert best[1:5] == ["10", "0.270 +0.0 %", "0.270", "0.273 +1.0 %"]
     assert best[5:] == ["0.80 −8.0 %", "0.87", "0.90 +3.4 %", "yes", "no fair CRPS is worse spread / error −8.0 %"]
     assert raw[-3:] == ["–", "yes", "too few starts to tell"]
@@ -198,10 +199,6 @@ def test_member_counts_have_a_section_and_lines_of_the_terminal(scores):
     ]
     assert climatology.split()[-2:] == ["no", "yes"]
     assert best.endswith("yes     no, fair CRPS is worse, spread / error −8.0 %")
-
-
-def text_of(html):
-    return re.sub("<[^>]*>", "", html).replace("&lt;", "<").replace("&gt;", ">")
 
 
 def test_the_headline_states_gains_and_choice(scores):

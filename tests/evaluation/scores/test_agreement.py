@@ -7,7 +7,7 @@ import scoringrules
 import torch
 import xarray as xr
 import xskillscore
-from score_cases import diagram_of, draws, ensemble_case, members_and_truth, normal_case, score_of
+from score_cases import diagram_of, ensemble_case, members_and_truth, normal_case, score_of
 from scores.continuous import quantile_interval_score, quantile_score
 from scores.plotdata import relative_economic_value as published_value
 from scores.probability import (
@@ -27,7 +27,7 @@ from evaluation.scores.quantile_scores import INTERVALS, LEVELS, forecast_quanti
 from evaluation.scores.reliability import isotonic_regression
 from evaluation.scores.threshold import Event
 from evaluation.scores.weighted_crps import crps_beyond, crps_given
-from models.distribution import Ensemble, energy_score
+from models.distribution import Ensemble
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
@@ -99,6 +99,7 @@ def test_fair_brier_score_of_members():
         np.testing.assert_allclose(score_of(name, CASE)[0], float(found.squeeze()), **EXACT)
 
 
+@pytest.mark.filterwarnings("ignore:Converting input from bool:RuntimeWarning")  # NumPy about a call of xhistogram
 def test_area_below_the_roc_curve_of_members():
     probability, outcome, pairs = events_of(CASE)
     edges = np.concatenate([np.arange(8) / 7 - 1e-9, [1.1]])
@@ -179,13 +180,6 @@ def test_outcome_weighted_crps_of_members(above, limit):
     np.testing.assert_allclose(found[some], expected, **EXACT)
     np.testing.assert_allclose(found[~some], (np.abs(y - limit) * weight(y))[~some], **EXACT)
     assert (weight(y)[~some] == 1).any(), "in some case no member foresaw the event"
-
-
-def test_energy_score():
-    members, truth = draws(6, 30, 3), draws(30, 3, seed=5)
-    for fair, estimator in ((False, "nrg"), (True, "fair")):
-        expected = scoringrules.es_ensemble(truth.numpy(), members.numpy(), m_axis=0, estimator=estimator)
-        np.testing.assert_allclose(energy_score(members, truth, dim=1, fair=fair), expected, **EXACT)
 
 
 def test_rank_histogram():

@@ -1,15 +1,18 @@
-"""The forecasts of the report: cells and lead times of plumes, and the choices of a mixture of experts."""
+"""What the report shows: a corrector, cells and lead times of plumes, and the choices of a mixture of experts."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
 from evaluation.scoring import score_models
 from evaluation.shown_cases import MOST_LEADS, chosen_cells, chosen_forecasts, show_experts, show_forecast
+from evaluation.shown_corrector import check_shown, choose_shown
+from models.corrector import Corrector
 from models.distribution import Normal
 from models.layers.mixture import SpatialMixture
 from models.parallel.domain import Domain
@@ -98,3 +101,49 @@ def test_the_map_of_experts_is_the_first_choice_of_the_gate_of_the_whole_grid(to
     np.testing.assert_array_equal(found.chosen, network.fine.gate.weight.detach().argmax(0))
     assert not any(layer.gate._forward_hooks for layer in (network.coarse, network.fine))
     assert show_experts(nn.Identity(), forecasts, 0, normal, Domain.of(GRID), "cpu") is None
+
+
+SCORES = {"models": {
+    "raw": {"crps": 0.1, "crps_fair": 0.1, "crps_fair_valid": True},
+    "a": {"crps": 0.5, "crps_fair": 0.5, "crps_fair_valid": True},
+    "b": {"crps": 0.6, "crps_fair": 0.4, "crps_fair_valid": True},
+    "c": {"crps": 0.7, "crps_fair": 0.3, "crps_fair_valid": False},
+}}  # fmt: skip
+TASK = Task("t2m", ["2t"], ["2t"], [48])
+
+
+def corrector(score, model="models.statistical.emos.EMOS", **provenance):
+    alike = {"train_years": [1998, 2013], "val_years": [2014, 2015], "data": "x", "members": 10}
+    provenance = alike | ({} if score is None else {"validation_crps": score}) | provenance
+    return Corrector(TASK, GRID, {"_target_": model}, torch.zeros(len(TASK.static_names), *GRID.shape), provenance)
+
+
+def test_the_option_comes_before_validation_years_and_these_before_scored_years():
+    correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": corrector(0.3)}
+    assert choose_shown("c", correctors, SCORES) == {"model": "c", "by": "option"}
+    assert choose_shown(None, correctors, SCORES) == {"model": "a", "by": "validation years"}
+    climatology = {"models": {"raw": {}, "climatology": SCORES["models"]["a"]}}
+    assert choose_shown(None, {}, climatology)["model"] == "climatology"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: corrector(None),
+        lambda: corrector(0.01, train_years=[2010, 2013]),
+        lambda: corrector(0.01, val_years=[2014, 2014]),
+        lambda: corrector(0.01, data="y"),
+        lambda: corrector(0.01, runs=["r", "s"]),
+    ],
+)
+def test_validation_scores_that_are_not_comparable_are_not_used(other):
+    """The scored years choose: the lowest CRPS, the fair one where it is valid."""
+    correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": other()}
+    assert choose_shown(None, correctors, SCORES) == {"model": "b", "by": "scored years"}
+
+
+def test_an_unknown_corrector_cannot_be_shown():
+    check_shown(None, ())
+    check_shown("a", ["a", "b"])
+    with pytest.raises(InputError, match=r"^shown_corrector must be .* of this command \(a, b\), .* got 'c'"):
+        check_shown("c", ["a", "b"])
