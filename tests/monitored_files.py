@@ -15,9 +15,9 @@ FIRST = np.datetime64("2020-01-01", "s")
 DAY = np.timedelta64(86_400, "s")
 
 
-def write_corrector(path, name="t2m"):
+def write_corrector(path):
     """Write a corrector that returns the raw ensemble."""
-    task = Task(name, ["2t"], ["2t"], list(LEADS))
+    task = Task("t2m", ["2t"], ["2t"], list(LEADS))
     Corrector(task, GRID, {"_target_": "models.statistical.raw.Raw"}, torch.zeros(3, *GRID.shape)).save(path)
     return path
 
@@ -43,11 +43,8 @@ def write_analyses(path, days, wanted=None, units="K", grid=GRID):
     return path
 
 
-def write_members(path, days, first=0, shift_from=None, shift=1.5, last=None):
-    """Write calibrated forecasts that start on the days `first` to `last`; from a day on, they are too warm.
-
-    The truth is known `days` days after the first day.
-    """
+def write_members(path, days, shift_from=None, shift=1.5):
+    """Write calibrated forecasts of the first `days` days; from a day on, they are too warm."""
     rng = np.random.default_rng(12)
     truth = truths(days + 3)
     scores = stats.norm.ppf((np.arange(MEMBERS) + 0.5) / MEMBERS)
@@ -56,8 +53,7 @@ def write_members(path, days, first=0, shift_from=None, shift=1.5, last=None):
         for k in range(len(LEADS)):
             error = rng.normal(size=GRID.shape) + (shift if shift_from is not None and day >= shift_from else 0)
             members[day, k] = truth[day + k + 1] + error + scores[rng.permutation(MEMBERS)][:, None, None]
-    own = slice(first, last)
     attributes = {"units": "K", "GRIB_shortName": "2t", "standard_name": "air_temperature"}
-    starts = FIRST + np.arange(days)[own] * DAY
-    variables = {"t2m": (("number",), members[own], attributes)}
-    return write_forecasts(path, starts, LEADS, GRID, variables, {"number": ("number", np.arange(MEMBERS))})
+    variables = {"t2m": (("number",), members, attributes)}
+    further = {"number": ("number", np.arange(MEMBERS))}
+    return write_forecasts(path, FIRST + np.arange(days) * DAY, LEADS, GRID, variables, further)

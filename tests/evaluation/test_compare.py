@@ -3,7 +3,8 @@
 import csv
 import json
 import math
-from html.parser import HTMLParser
+import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -45,16 +46,21 @@ MODELS = {"good": normal(-1, 2), "better": normal(-1, 2.2), "bad": normal(1, 1),
 
 @pytest.fixture(scope="module")
 def write_run(toy):
+    @cache
+    def board_of(names, count):
+        """The board and the scores of models by their names in the run and in `MODELS`."""
+        models = {"raw": RAW} | {name: MODELS[model] for name, model in names}
+        board = score_models(models, toy(TASK, GRID, count), region_weights(GRID), options=ScoringOptions())
+        return board, board.scores(0)
+
     def write(folder, names, count=60, renamed=None, **changed):
-        data = toy(TASK, GRID, count)
-        models = {"raw": RAW} | {(renamed or {}).get(name, name): MODELS[name] for name in names}
-        board = score_models(models, data, region_weights(GRID), options=ScoringOptions())
+        board, scores = board_of(tuple(((renamed or {}).get(name, name), name) for name in names), count)
         about = {
             "format": SCORES_FORMAT, "split": "test", "members": 5, "dates": [["2001-09-09", "2003-12-31"]],
             "levels": "hazen", "ledger": {"forecasts": count, "used": count}, "inputs": {"deepweather": "0.1.0"},
         }  # fmt: skip
         folder.mkdir(parents=True)
-        (folder / "scores.json").write_text(json.dumps(board.scores(0) | about | changed))
+        (folder / "scores.json").write_text(json.dumps(scores | about | changed))
         write_start_table(folder / "starts.csv", board, 0)
         return folder
 
@@ -76,34 +82,6 @@ def find(rows, **wanted):
     (found,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
     return {key: float(text) if key not in ("run", "model", "score", "label", "units", "first_run") and text else text
             for key, text in found.items()}  # fmt: skip
-
-
-class Page(HTMLParser):
-    """Text of the cells of all tables, ids, and addresses that a page would load."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.cells, self.addresses, self.warnings, self._stack = [], [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        names = dict(attributes)
-        self.addresses += [names[key] for key in ("src", "href") if key in names]
-        if tag in ("td", "th"):
-            self.cells.append("")
-        if names.get("class") == "warning":
-            self.warnings.append("")
-        if tag not in ("meta", "link", "br"):
-            self._stack.append((tag, names.get("class")))
-
-    def handle_endtag(self, tag):
-        assert self._stack.pop()[0] == tag
-
-    def handle_data(self, data):
-        if any(tag in ("td", "th") for tag, _ in self._stack):
-            self.cells[-1] += data
-        if ("p", "warning") in self._stack:
-            self.warnings[-1] += data
 
 
 def test_differences_between_runs_equal_those_of_one_run_with_all_models(write_run, compare, tmp_path):
@@ -136,21 +114,9 @@ def test_differences_between_runs_equal_those_of_one_run_with_all_models(write_r
     assert order[:2] == [first, second]
     assert sorted(order[2:]) == [["a", "bad"], ["a", "raw"]]
     page = (tmp_path / "runs/compare/compare.html").read_text()
-    parsed = Page(page)
-    assert all(address.startswith("#") for address in parsed.addresses)
-    assert parsed.warnings == []
-    assert f"{own['crps']:.3f}"[:4] in "".join(parsed.cells)
-
-
-def test_all_labels_of_all_scores_are_in_the_table(write_run, compare, tmp_path):
-    scores = json.loads((write_run(tmp_path / "a", ["good"]) / "scores.json").read_text())
-    write_run(tmp_path / "b", ["good"])
-    _, rows = compare("a", "b")
-    count = sum(len(one["labels"] or [""]) for one in scores["definitions"].values())
-    assert len(rows) == 2 * 2 * count
-    for row in rows:
-        if row["run"] == "b" and row["value"]:
-            assert float(row["minus_first"]) == 0
+    assert all(address.startswith("#") for address in re.findall(r"""\b(?:src|href)=["']?([^"'> ]*)""", page))
+    assert 'class="warning"' not in page
+    assert f"{own['crps']:.3f}"[:4] in "".join(re.findall("<t[hd].*?>(.*?)</t[hd]>", page))
 
 
 def test_runs_of_other_forecasts_have_no_differences(write_run, compare, tmp_path):
@@ -162,13 +128,13 @@ def test_runs_of_other_forecasts_have_no_differences(write_run, compare, tmp_pat
     assert find(rows, run="b", model="good", score="crps")["first_run"] == ""
     assert find(rows, run="c", model="good", score="crps")["first_run"] == "b"
     assert math.isfinite(find(rows, run="c", model="good", score="crps")["minus_first"])
-    text = result.stdout
-    assert (
-        "The 3 runs scored different forecasts, so their models cannot be ranked together; there are 2 tables" in text
-    )
-    assert "note: the runs scored different forecasts, in 2 groups (a; b, c)" in text
-    assert "note: the runs differ in their dates (a: 2001-09-09 to 2003-12-31, b: 2001-09-09 to 2003-06-01" in text
-    assert "note: the runs differ in their starts (a: 60, b: 50, c: 50)" in text
+    for part in (
+        "their models cannot be ranked together; there are 2 tables",
+        "note: the runs scored different forecasts, in 2 groups (a; b, c)",
+        "differ in their dates (a: 2001-09-09 to 2003-12-31, b: 2001-09-09 to 2003-06-01",
+        "differ in their starts (a: 60, b: 50, c: 50)",
+    ):
+        assert part in result.stdout
 
 
 def test_equal_counts_with_another_truth_are_other_forecasts(write_run, compare, tmp_path):
@@ -215,37 +181,33 @@ def test_what_cannot_be_compared_is_refused(write_run, compare, tmp_path):
     (tmp_path / "several/2t").mkdir(parents=True)
     (tmp_path / "several/2t/scores.json").write_text("{}")
     faults = {
-        ("a",): "compare needs two runs or more, got only a",
+        ("a",): "two runs or more, got only a",
         (): "option runs has no value; give it as runs=...",
-        ("a", "a/scores.json"): f"the same run is given twice ({tmp_path}/a); name each run once",
-        (
-            "a",
-            "old",
-        ): "old/scores.json has format 3, this version compares format 4; run deepweather evaluate again with",
-        ("a", "rain"): "rain/scores.json scores tp in m, a/scores.json 2t in K; compare runs of one target",
-        (
-            "a",
-            "list.json",
-        ): "list.json is no scores.json of deepweather evaluate; name one, or the folder that holds it",
-        ("a", "text.json"): "text.json is not JSON, so it is no scores.json of deepweather evaluate",
+        ("a", "a/scores.json"): f"the same run is given twice ({tmp_path}/a)",
+        ("a", "old"): "old/scores.json has format 3, this version compares format 4; run deepweather evaluate again",
+        ("a", "rain"): "rain/scores.json scores tp in m, a/scores.json 2t in K",
+        ("a", "list.json"): "list.json is no scores.json of deepweather evaluate; name one, or the folder",
+        ("a", "text.json"): "text.json is not JSON",
         ("a", "nothing"): "cannot read nothing (No such file or directory); name a scores.json or its folder",
         ("a", "several"): "cannot read several/scores.json (No such file or directory); name one of its folders: 2t",
-        ("runs=3",): "runs must be [PATH, PATH, ...] or {NAME: PATH, ...}, got 3; write deepweather compare A B",
+        ("runs=3",): "runs must be [PATH, PATH, ...] or {NAME: PATH, ...}, got 3",
         ("a", "run=b"): "there is no option run; did you mean runs?",
         ("a", "old", "run_dir=3"): "run_dir must be the path of a folder, got 3",
     }
     for words, sentence in faults.items():
         result, _ = compare(*words)
         assert (result.code, result.stdout) == (2, "")
-        assert result.stderr.startswith(f"error: {sentence}"), (words, result.stderr)
+        assert sentence in result.stderr, words
 
 
 def test_runs_are_named_by_their_folders_or_by_the_user(write_run, compare, tmp_path):
-    write_run(tmp_path / "x/y", ["good"])
+    scores = json.loads((write_run(tmp_path / "x/y", ["good"]) / "scores.json").read_text())
     write_run(tmp_path / "it's, odd=1/y", ["good"])
     result, rows = compare("x/y", "it's, odd=1/y/scores.json")
     assert result.code == 0, result.stderr
     assert {row["run"] for row in rows} == {"x/y", "it's, odd=1/y"}
+    assert len(rows) == 2 * 2 * sum(len(one["labels"] or [""]) for one in scores["definitions"].values())
+    assert {float(row["minus_first"]) for row in rows if row["first_run"] and row["value"]} == {0}
     result, rows = compare("runs={new: x/y, old: 'it\\'s, odd=1/y'}")
     assert {row["run"] for row in rows} == {"new", "old"}
     assert as_options(["run_dir=c", "--cfg", "job"]) == ["run_dir=c", "--cfg", "job"]

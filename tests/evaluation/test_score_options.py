@@ -34,24 +34,20 @@ def choice(task=TASK, **given):
     return ScoreChoice.parse(options(**given), task)
 
 
-def test_the_default_scores_need_no_threshold_and_no_quantile():
+def test_named_scores_are_computed_beside_the_default_ones():
+    """The default scores need no threshold and no quantile."""
     scores, diagrams = choose_scores(None)
     assert {score.name for score in scores} == {*MAIN_SCORES, "rank_deviation"}
     assert [diagram.name for diagram in diagrams] == ["rank_histogram"]
     assert set(statistics_of(*scores, *diagrams)) == {
         "crps", "crps_fair", "error", "squared_error", "expected_squared_error", "rank",
     }  # fmt: skip
-
-
-def test_named_scores_are_computed_beside_the_main_ones():
     scores, diagrams = choose_scores(["roc", "economic_value", "log_score"])
     assert {score.name for score in scores} == {*MAIN_SCORES, "economic_value", "log_score"}
     assert {diagram.name for diagram in diagrams} == {"rank_histogram", "roc", "economic_value"}
-    everything = choose_scores("all")
-    assert ([s.name for s in everything[0]], [d.name for d in everything[1]]) == (
-        list(all_scores()),
-        list(all_diagrams()),
-    )
+    scores, diagrams = choose_scores("all")
+    assert [score.name for score in scores] == list(all_scores())
+    assert [diagram.name for diagram in diagrams] == list(all_diagrams())
 
 
 @pytest.mark.parametrize(
@@ -84,21 +80,14 @@ def test_thresholds_are_those_of_the_option_or_of_the_task():
         labels(task=Task("rain", ["tp"], ["tp"], [24], thresholds=["warm"]))
 
 
-def test_tasks_with_other_thresholds_are_equal():
-    """Data and models do not depend on thresholds."""
-    other = Task("t2m", ["msl", "2t"], ["2t"], [24, 48])
-    assert other == TASK
-    assert other.to_json() == TASK.to_json()
-    with pytest.raises(InputError, match="thresholds must be a list, got '> 3'"):
-        Task("t2m", ["2t"], ["2t"], [24], thresholds="> 3")
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "conf/task").glob("*.yaml")), ids=lambda path: path.stem)
-def test_thresholds_of_every_task_of_the_project_can_be_read(path):
-    written = yaml.safe_load(path.read_text())
-    if "targets" in written and "thresholds" in written:
-        task = Task("task", written["targets"], written["targets"], [24], thresholds=written["thresholds"])
-        assert all(choice(task=task).thresholds)
+def test_thresholds_of_every_task_of_the_project_can_be_read():
+    """Data and models do not depend on thresholds: tasks with others are equal."""
+    for path in (ROOT / "conf/task").glob("*.yaml"):
+        written = yaml.safe_load(path.read_text())
+        if "targets" in written and "thresholds" in written:
+            task = Task("task", written["targets"], written["targets"], [24], thresholds=written["thresholds"])
+            assert all(choice(task=task).thresholds), path
+            assert task == Task("task", written["targets"], written["targets"], [24])
 
 
 def test_a_named_score_that_cannot_be_computed_is_refused():
@@ -112,9 +101,6 @@ def test_a_named_score_that_cannot_be_computed_is_refused():
             choice(**given).check(TASK, 5, climatology=False)
     assert choice(scores="all").check(TASK, 5, climatology=True) == []
     assert choice(scores=["brier"], thresholds=["< 5 %"]).check(TASK, 5, climatology=True) == []
-
-
-def test_thresholds_that_need_climatology_are_left_out_with_a_warning():
     given = {"thresholds": ["> 0 degC", "< 5 %"]}
     (warning,) = choice(scores=["brier"], **given).check(TASK, 5, climatology=False)
     assert warning.startswith("thresholds: < 5 % are left out")
@@ -207,6 +193,7 @@ def test_the_index_of_a_batch_is_that_of_its_start_days(climate, form):
         ({"data": "other"}, {}, "is the climate of other forecasts than those of data"),
         ({"lead_time": [0]}, {}, "has no lead time 48"),
         ({"variable": [0]}, {}, "has no target 2t"),
+        ({"day": [0]}, {}, "no start on day 7 of the year"),
         ({}, {"domain": Domain.of(Grid.regular(5, 6))}, "on another grid"),
         ({}, {"form": "other"}, "efi_form must be one of"),
     ],
@@ -214,10 +201,4 @@ def test_the_index_of_a_batch_is_that_of_its_start_days(climate, form):
 def test_a_climate_that_does_not_fit_is_refused(climate, changes, given, sentence):
     climate(**changes)
     with pytest.raises(InputError, match=sentence):
-        load(**given)
-
-
-def test_a_start_day_without_climate_is_refused(climate):
-    climate(day=[0])
-    with pytest.raises(InputError, match="no start on day 7 of the year"):
-        load()(batch())
+        load(**given)(batch())

@@ -80,12 +80,6 @@ def test_without_climatology_its_percentiles_are_left_out(boards):
     assert boards[1].scores(0)["scores_left_out"] == {}
 
 
-def test_eecrps_with_a_constant_index_is_a_part_of_the_crps(boards):
-    for name, model in boards[1].scores(0)["models"].items():
-        assert model["scores"]["eecrps"] == pytest.approx(model["crps"] / 2), name
-        assert model["scores"]["eecrps_fair"] == pytest.approx(model["crps_fair"] / 2), name
-
-
 def test_the_energy_score_of_written_members_is_that_of_coupled_members(boards):
     data, board, _ = boards
     found = board.scores(1)["models"]["net"]

@@ -8,12 +8,19 @@ import pytest
 import torch
 from tested_device import device_of
 
+from data_pipeline.cluster import LocalProcesses, Threads
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import BUDGET
 from data_pipeline.grid import Grid
 from data_pipeline.sample import verifiable
 from data_pipeline.task import Task
+from evaluation import partial_scores
+from evaluation.partial_scores import PartialScores
 from evaluation.regions import region_weights
 from evaluation.scoring import ScoringOptions, score_models
+from evaluation.scoring_workers import check_workers, scoring_workers
 from models.distribution import Normal
+from models.parallel.mesh import Mesh
 from models.statistical.raw import Raw
 
 GRID = Grid.regular(5, 8)
@@ -129,12 +136,8 @@ def test_an_optional_model_without_any_value_is_left_out(toy):
         mean[..., 3, 3] = torch.nan
         return Normal(mean, torch.ones_like(mean))
 
-    board = score_models(
-        {"raw": Raw(task, GRID), "climatology": reference},
-        data,
-        REGIONS,
-        options=ScoringOptions(optional=["climatology"]),
-    )
+    models, options = {"raw": Raw(task, GRID), "climatology": reference}, ScoringOptions(optional=["climatology"])
+    board = score_models(models, data, REGIONS, options=options)
     assert board.lost == {"climatology": 3}
     assert list(board.tallies) == ["raw"]
 
@@ -147,3 +150,81 @@ def test_a_forecast_that_exceeds_the_memory_is_scored_and_said(toy, capsys):
     assert lines[0].endswith("more than memory_bytes=1")
     found, expected = (board.tallies["net"].per_forecast["crps"].total for board in (small, large))
     np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_a_cluster_is_refused_beside_ranks_or_an_accelerator():
+    cpu = torch.device("cpu")
+    check_workers(LocalProcesses(), Mesh.single(), cpu)
+    check_workers(Threads(), Mesh(data=2), torch.device("cuda"))
+    with pytest.raises(InputError, match=r"mesh has 2 ranks; leave out one of them"):
+        check_workers(LocalProcesses(), Mesh(data=2), cpu)
+    with pytest.raises(InputError, match=r"device is cuda; set device=cpu"):
+        check_workers(LocalProcesses(), Mesh.single(), torch.device("cuda"))
+
+
+def test_threads_limit_those_of_pytorch_and_of_the_kernels(monkeypatch):
+    limits = []
+    monkeypatch.setattr(torch, "set_num_threads", limits.append)
+    monkeypatch.setattr(BUDGET, "limit", limits.append)
+    with scoring_workers(Threads(3)) as workers:
+        assert workers is None
+    with scoring_workers(Threads()):
+        assert limits == [3, 3]
+
+
+class Ended(Exception):  # noqa: N818 - not an error
+    """Ends scoring as a killed process would."""
+
+
+def run_until(data, partial=None, end_after=None):
+    """Score one forecast after the other; return the board and the number of forecasts that were scored."""
+    calls = []
+
+    def counted(batch):
+        if len(calls) == end_after:
+            raise Ended
+        calls.append(len(batch.target))
+        return centred(batch)
+
+    options = ScoringOptions(batch_size=1, written={"net"}, partial=partial)
+    board = score_models({"raw": Raw(TASK, GRID), "net": counted}, data, REGIONS, None, options)
+    return board, sum(calls)
+
+
+@pytest.fixture
+def no_wait(monkeypatch):
+    monkeypatch.setattr(partial_scores, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(partial_scores, "WRITING_SHARE", float("inf"))
+
+
+def keep(folder, key="inputs"):
+    return PartialScores(folder, key, Mesh.single())
+
+
+@pytest.mark.usefixtures("no_wait")
+def test_the_next_run_scores_only_the_rest(toy, tmp_path, capsys):
+    data = toy(TASK, GRID, 7)
+    expected, count = run_until(data)
+    assert count == 7
+    with pytest.raises(Ended):
+        run_until(data, keep(tmp_path), end_after=3)
+    board, count = run_until(data, keep(tmp_path))
+    assert count == 4
+    assert "3 of 7 forecasts were scored by an earlier run" in capsys.readouterr().out
+    for found, whole in ((board.tallies, expected.tallies), (board.written, expected.written)):
+        for name, tally in whole.items():
+            for kind, sums in tally.arrays().items():
+                np.testing.assert_allclose(found[name].arrays()[kind], sums, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("no_wait")
+def test_sums_of_other_inputs_or_an_unreadable_file_are_not_used(toy, tmp_path):
+    data = toy(TASK, GRID, 4)
+    with pytest.raises(Ended):
+        run_until(data, keep(tmp_path), end_after=2)
+    assert run_until(data, keep(tmp_path, "other inputs"))[1] == 4
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:1000])
+    assert run_until(data, keep(tmp_path))[1] == 4
+    keep(tmp_path).remove()
+    assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,11 @@ from evaluation.monitoring.forecast_scores import (
     score_regions,
     shares_below,
 )
+from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
+from evaluation.monitoring.share_history import ShareHistory
+from models.correction.conformal import tracked_scores
+
+DAY = 86_400
 
 
 def hazen(M):
@@ -84,3 +89,25 @@ def test_statistics_are_zero_or_nominal_for_calibrated_forecasts():
     assert found["bias"] == pytest.approx(0, abs=0.02)
     assert found["spread"] == pytest.approx(0, abs=0.03)
     assert found["pit"] == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize("lead", [24, 72])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_scores_are_those_of_the_forecasts_that_were_valid(lead, ordered):
+    """The layer at a start uses the forecasts that were valid by then, in whatever order they came."""
+    rng = np.random.default_rng(1)
+    shares = {MonitoredForecast("2t", day * DAY, lead): rng.uniform(size=3) for day in range(30)}
+    others = {MonitoredForecast("2t", day * DAY, lead + 24): rng.uniform(size=3) for day in range(30)}
+    every = list((shares | others).items())
+    if not ordered:
+        rng.shuffle(every)
+    known = dict(every[:20])
+    state = MonitorState({}, {key: VerifiedForecast("", False, {}, {"all": one}) for key, one in known.items()})
+    history = ShareHistory(0.8, 0.1, state)
+    for key, one in every[20:]:
+        history.add(key, VerifiedForecast("", False, {}, {"all": one}))
+    for key in shares:
+        before = np.array([one for other, one in shares.items() if other.start + lead * 3600 <= key.start])
+        np.testing.assert_allclose(history.scores_at(key, "all"), tracked_scores(0.8, 0.1, before), atol=1e-12)
+    nominal = history.scores_at(MonitoredForecast("2t", 40 * DAY, lead), "tropics")
+    assert np.ptp(nominal) > 2, "of another region nothing is known"

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import shutil
+import warnings
+from functools import partial
 
 import numpy as np
 import properscoring
@@ -11,6 +14,9 @@ from browser import CHROMIUM, Browser
 from monitored_files import FIRST, GRID, write_analyses, write_corrector, write_members
 
 from data_pipeline.grid import Grid
+from evaluation.monitoring.control_chart import control_chart
+from evaluation.monitoring.monitor_page import chart_panel
+from evaluation.report.figure_style import inline_svg
 
 
 @pytest.fixture(scope="module")
@@ -24,82 +30,87 @@ def files(tmp_path_factory):
     return folder
 
 
+def run_monitor(command, files, run_dir, forecasts, analyses, *more):
+    """Run the verb with a reference period of 60 days."""
+    given = [f"{key}={name}" for key, name in (("forecasts", forecasts), ("analyses", analyses)) if name]
+    return command(
+        files, "monitor", "corrector=corrector.safetensors", f"run_dir={run_dir}", "reference=60", *given, *more
+    )
+
+
 @pytest.fixture
 def monitor(files, command, tmp_path):
-    """Run the verb in a new folder, with a reference period of 60 days."""
-
-    def run(forecasts, analyses, *more, reference="60"):
-        words = ["corrector=corrector.safetensors", f"run_dir={tmp_path}/run", f"reference={reference}", *more]
-        words += [f"forecasts={forecasts}"] * (forecasts is not None) + [f"analyses={analyses}"] * (
-            analyses is not None
-        )
-        return command(files, "monitor", *words)
-
-    return run
+    """Run the verb in a new folder."""
+    return partial(run_monitor, command, files, tmp_path / "run")
 
 
-def state(tmp_path):
-    return json.loads((tmp_path / "run/state.json").read_text())
+@pytest.fixture(scope="module")
+def calm(files, command):
+    """The folder of a run on unchanged forecasts, and how it ended."""
+    return files / "calm", run_monitor(command, files, files / "calm", "calm.nc", "analyses.nc")
 
 
-def test_unchanged_forecasts_are_in_control(monitor, tmp_path):
-    ended = monitor("calm.nc", "analyses.nc")
+@pytest.fixture(scope="module")
+def warm(files, command):
+    """The folder of a run on forecasts that are too warm from day 80 on, and how it ended."""
+    return files / "warm", run_monitor(command, files, files / "warm", "warm.nc", "analyses.nc")
+
+
+def state(folder):
+    return json.loads((folder / "state.json").read_text())
+
+
+def test_unchanged_forecasts_are_in_control(calm):
+    folder, ended = calm
     assert ended.code == 0, ended.stdout + ended.stderr
     assert "200 forecasts verified now, 200 in all" in ended.stdout
     assert "in control: none of 40 charts is beyond its limit" in ended.stdout
-    assert len(state(tmp_path)["verified"]) == 200
+    assert len(state(folder)["verified"]) == 200
 
 
-def test_a_shift_gives_an_alarm_and_a_page(monitor, tmp_path):
-    ended = monitor("warm.nc", "analyses.nc")
+def test_a_shift_gives_an_alarm_and_a_page(warm):
+    folder, ended = warm
     assert ended.code == 4, ended.stdout + ended.stderr
     assert "ALARM" in ended.stdout
     assert "since 2020-03-2" in ended.stdout
-    page = (tmp_path / "run/monitor.html").read_text()
+    page = (folder / "monitor.html").read_text()
     assert "Alarm: " in page
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
-def test_scores_are_those_of_the_files(monitor, files, tmp_path):
-    monitor("warm.nc", "analyses.nc")
+def test_scores_are_those_of_the_files(warm, files):
     members = xr.open_dataset(files / "warm.nc").t2m.isel(init_time=7, lead_time=1)
     truth = xr.open_dataset(files / "analyses.nc").t2m.isel(time=9).values
     crps = properscoring.crps_ensemble(truth, np.moveaxis(members.values, 0, -1))
     weights = np.broadcast_to(np.array(GRID.weights)[:, None], GRID.shape)
     start = int((FIRST + np.timedelta64(7 * 86_400, "s")).astype(int))
-    (one,) = [one for one in state(tmp_path)["verified"] if (one["start"], one["lead_time"]) == (start, 48)]
+    (one,) = [one for one in state(warm[0])["verified"] if (one["start"], one["lead_time"]) == (start, 48)]
     area, score, _, error, *_ = one["regions"]["global"]
     assert area == 1
     assert score == pytest.approx(np.average(crps, weights=weights), rel=1e-5)
     assert error == pytest.approx(np.average(members.values.mean(0) - truth, weights=weights), abs=1e-4)
 
 
-def test_forecasts_wait_for_their_analyses_and_count_once(monitor, files, tmp_path):
+def test_forecasts_wait_for_their_analyses_and_count_once(monitor, files, warm, tmp_path):
+    run = tmp_path / "run"
     write_analyses(files / "first.nc", 103, range(50))
     write_analyses(files / "second.nc", 103, range(50, 103))
     ended = monitor("warm.nc", None)
     assert ended.code == 0, ended.stderr
     assert "0 forecasts verified now" in ended.stdout
     assert "waiting for the analysis of 2020-01-02T00:00: 2t of 2020-01-01T00:00 +24 h" in ended.stdout
-    assert (len(state(tmp_path)["verified"]), len(state(tmp_path)["waiting"])) == (0, 200)
+    assert (len(state(run)["verified"]), len(state(run)["waiting"])) == (0, 200)
     ended = monitor(None, "first.nc")
     assert "97 forecasts verified now, 97 in all" in ended.stdout
     assert "waiting for the analysis of 2020-02-20T00:00" in ended.stdout
     ended = monitor("warm.nc", "first.nc")
     assert "0 forecasts verified now, 97 in all" in ended.stdout
     assert "given again and counted once: 2t of 2020-01-01T00:00 +24 h" in ended.stdout
-    ended = monitor(None, "second.nc")
-    assert ended.code == 4
-    parts = state(tmp_path)
-    assert not parts["waiting"]
-    again = monitor("warm.nc", "analyses.nc")
-    assert "0 forecasts verified now, 200 in all" in again.stdout
-    assert state(tmp_path) == parts
-    # All at once gives the same state, because the layer uses only what was known at each start.
-    once = monitor("warm.nc", "analyses.nc", f"run_dir={tmp_path}/once")
-    assert once.code == 4
-    assert json.loads((tmp_path / "once/state.json").read_text()) == parts
-    assert (tmp_path / "once/conformal.json").read_text() == (tmp_path / "run/conformal.json").read_text()
+    assert monitor(None, "second.nc").code == 4
+    # All at once gave the same state, because the layer uses only what was known at each start.
+    assert state(run) == state(warm[0])
+    assert not state(run)["waiting"]
+    assert (run / "conformal.json").read_text() == (warm[0] / "conformal.json").read_text()
 
 
 def test_a_file_that_waits_may_be_replaced_or_lost(monitor, files, tmp_path):
@@ -111,12 +122,11 @@ def test_a_file_that_waits_may_be_replaced_or_lost(monitor, files, tmp_path):
     assert "0 forecasts verified now" in ended.stdout
     ended = monitor("new.nc", "analyses.nc")
     assert "40 forecasts verified now" in ended.stdout
-    assert not state(tmp_path)["waiting"]
+    assert not state(tmp_path / "run")["waiting"]
 
 
-def test_the_layer_follows_the_shift(monitor, tmp_path):
-    monitor("warm.nc", "analyses.nc")
-    found = json.loads((tmp_path / "run/conformal.json").read_text())
+def test_the_layer_follows_the_shift(warm):
+    found = json.loads((warm[0] / "conformal.json").read_text())
     assert [one["lead_time"] for one in found["entries"]] == [24, 48]
     for one in found["entries"]:
         assert one["verified"] == 100
@@ -128,33 +138,32 @@ def test_the_layer_follows_the_shift(monitor, tmp_path):
 
 def test_a_file_of_another_corrector_is_refused(monitor, files):
     write_members(files / "marked.nc", 20)
-    for correctors in ([{"name": "x", "sha256": "00"}], {"x": {"sha256": "00"}}, []):
-        (files / "marked.nc.json").write_text(json.dumps({"correctors": correctors}))
-        ended = monitor("marked.nc", "analyses.nc")
-        assert ended.code == 2
-        assert "was written by another corrector" in ended.stderr
     own = hashlib.sha256((files / "corrector.safetensors").read_bytes()).hexdigest()
-    for correctors in ([{"sha256": "00"}, {"sha256": own}], {"x": {"sha256": own}}):
+    others = [{"name": "x", "sha256": "00"}], {"x": {"sha256": "00"}}, []
+    for correctors in (*others, [{"sha256": "00"}, {"sha256": own}], {"x": {"sha256": own}}):
         (files / "marked.nc.json").write_text(json.dumps({"correctors": correctors}))
         ended = monitor("marked.nc", "analyses.nc")
-        assert ended.code == 0, ended.stderr
-        assert "which corrector wrote it is not known" not in ended.stdout
+        if correctors in others:
+            assert ended.code == 2
+            assert "was written by another corrector" in ended.stderr
+        else:
+            assert ended.code == 0, ended.stderr
+            assert "which corrector wrote it is not known" not in ended.stdout
 
 
-def test_shares_of_a_file_with_the_layer_are_those_of_its_members(monitor, files, command, tmp_path):
+def test_shares_of_a_file_with_the_layer_are_those_of_its_members(calm, files, command, tmp_path):
     """With the layer, members are counted as they are; without it, at the levels that the layer would have had."""
-    sha = monitor("calm.nc", "analyses.nc") and state(tmp_path)["about"]["corrector"]
     write_members(files / "with.nc", 60, shift_from=30)
     write_members(files / "without.nc", 60, shift_from=30, shift=1.51)
     record = {"output_sha256": hashlib.sha256((files / "with.nc").read_bytes()).hexdigest()}
-    (files / "with.nc.conformal.json").write_text(json.dumps(record | {"layers": [{"corrector": sha}]}))
-    # The record of an older file of this name does not count.
-    (files / "without.nc.conformal.json").write_text(json.dumps(record | {"layers": [{"corrector": sha}]}))
+    record |= {"layers": [{"corrector": state(calm[0])["about"]["corrector"]}]}
     found = {}
     for name in ("with", "without"):
-        ended = monitor(f"{name}.nc", "analyses.nc", f"run_dir={tmp_path}/{name}")
+        # The record of an older file of this name does not count.
+        (files / f"{name}.nc.conformal.json").write_text(json.dumps(record))
+        ended = run_monitor(command, files, tmp_path / name, f"{name}.nc", "analyses.nc")
         assert ended.code == 0, ended.stderr
-        verified = json.loads((tmp_path / name / "state.json").read_text())["verified"]
+        verified = state(tmp_path / name)["verified"]
         found[name] = [np.mean([shares[1] for shares in one["cores"].values()]) for one in verified]
     assert np.mean(found["with"][:4]) == pytest.approx(np.mean(found["without"][:4]), abs=1e-6)
     assert np.mean(found["with"][-10:]) > 0.85
@@ -162,48 +171,48 @@ def test_shares_of_a_file_with_the_layer_are_those_of_its_members(monitor, files
 
 
 WRONG = {
-    "no forecasts": ((None, "analyses.nc"), "there is nothing to monitor"),
-    "no file": (("missing.nc", "analyses.nc"), "there is no file"),
-    "one member": (("one.nc", "analyses.nc"), "has one member only"),
-    "no target": (("other.nc", "analyses.nc"), "2t"),
-    "grid": (("grid.nc", "analyses.nc"), "the corrector"),
-    "grid of the analyses": (("calm.nc", "coarse.nc"), "bring the analyses to that grid"),
-    "units": (("calm.nc", "celsius.nc"), "is in 'm', GRIB has 2t in K"),
-    "no corrector": (("calm.nc", "analyses.nc", "corrector=none.safetensors"), "there is no corrector"),
-    "few reference days": (("calm.nc", "analyses.nc", "reference=5"), "reference must be at least 30 days"),
-    "reference": (("calm.nc", "analyses.nc", "reference=[2020-03-01]"), "reference must be a number of days"),
-    "reference order": (("calm.nc", "analyses.nc", "reference=[2020-03-01,2020-02-01]"), "is after the last day"),
-    "reference without scores": (
-        ("calm.nc", "analyses.nc", "reference=[2019-01-01,2019-12-31]"), "has 0 days with scores",
-    ),
-    "false alarms": (("calm.nc", "analyses.nc", "false_alarm_days=0"), "false_alarm_days must be"),
-    "interval": (("calm.nc", "analyses.nc", "conformal_interval=1.5"), "conformal_interval must be"),
-    "levels": (("calm.nc", "analyses.nc", "quantile_levels=median"), "quantile_levels must be"),
-    "step": (("calm.nc", "analyses.nc", "conformal_step=0"), "conformal_step must be"),
-    "region": (("calm.nc", "analyses.nc", "regions={north: [1, 2, 3, 4]}"), "every evaluation has the region north"),
-    "lead time": (("late.nc", "analyses.nc"), "has none of the lead times of the corrector"),
-}  # fmt: skip
+    "no forecasts": (None, "analyses.nc", "there is nothing to monitor"),
+    "no file": ("missing.nc", "analyses.nc", "there is no file"),
+    "one member": ("one.nc", "analyses.nc", "has one member only"),
+    "no target": ("other.nc", "analyses.nc", "2t"),
+    "grid": ("grid.nc", "analyses.nc", "the corrector"),
+    "grid of the analyses": ("few.nc", "coarse.nc", "bring the analyses to that grid"),
+    "units": ("few.nc", "celsius.nc", "is in 'm', GRIB has 2t in K"),
+    "lead time": ("late.nc", "analyses.nc", "has none of the lead times of the corrector"),
+}
+WRONG_OPTIONS = {
+    "corrector=none.safetensors": "there is no corrector",
+    "reference=5": "reference must be at least 30 days",
+    "reference=[2020-03-01]": "reference must be a number of days",
+    "reference=[2020-03-01,2020-02-01]": "is after the last day",
+    "reference=[2019-01-01,2019-12-31]": "has 0 days with scores",
+    "false_alarm_days=0": "false_alarm_days must be",
+    "conformal_interval=1.5": "conformal_interval must be",
+    "quantile_levels=median": "quantile_levels must be",
+    "conformal_step=0": "conformal_step must be",
+    "regions={north: [1, 2, 3, 4]}": "every evaluation has the region north",
+}
 
 
 @pytest.fixture(scope="module")
 def wrong_files(files):
-    data = xr.open_dataset(files / "calm.nc").isel(init_time=slice(0, 5))
+    data = xr.open_dataset(files / "calm.nc").isel(init_time=slice(0, 5)).load()
+    data.to_netcdf(files / "few.nc")
     data.isel(number=[0]).to_netcdf(files / "one.nc")
     other = data.rename(t2m="msl")
     other.msl.attrs.update(units="Pa", GRIB_shortName="msl", standard_name="air_pressure_at_mean_sea_level")
     other.to_netcdf(files / "other.nc")
     data.isel(latitude=slice(0, 6)).to_netcdf(files / "grid.nc")
     attributes = {"units": "hours", "standard_name": "forecast_period"}
-    late = data.assign_coords(lead_time=("lead_time", [30, 54], attributes))
-    late.to_netcdf(files / "late.nc")
-    write_analyses(files / "celsius.nc", 103, units="m")
-    write_analyses(files / "coarse.nc", 103, grid=Grid(GRID.latitudes[:6], GRID.longitudes))
-    return files
+    data.assign_coords(lead_time=("lead_time", [30, 54], attributes)).to_netcdf(files / "late.nc")
+    write_analyses(files / "celsius.nc", 10, units="m")
+    write_analyses(files / "coarse.nc", 10, grid=Grid(GRID.latitudes[:6], GRID.longitudes))
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_input_is_one_sentence(monitor, wrong_files, tmp_path, case):
-    words, sentence = WRONG[case]
+@pytest.mark.usefixtures("wrong_files")
+@pytest.mark.parametrize("case", [*WRONG, *WRONG_OPTIONS])
+def test_wrong_input_is_one_sentence(monitor, tmp_path, case):
+    *words, sentence = WRONG.get(case, ("few.nc", "analyses.nc", case, WRONG_OPTIONS.get(case)))
     ended = monitor(*words)
     assert ended.code == 2, ended.stdout + ended.stderr
     (line,) = ended.stderr.splitlines()
@@ -212,18 +221,23 @@ def test_wrong_input_is_one_sentence(monitor, wrong_files, tmp_path, case):
     assert not (tmp_path / "run/state.json").exists()
 
 
-def test_a_state_of_other_options_or_a_damaged_one_is_refused(monitor, tmp_path):
-    monitor("calm.nc", "analyses.nc")
-    before = (tmp_path / "run/state.json").read_text()
+def test_a_state_of_other_options_or_a_damaged_one_is_refused(monitor, calm, tmp_path):
+    shutil.copytree(calm[0], tmp_path / "run")
+    file = tmp_path / "run/state.json"
+    before = file.read_text()
     ended = monitor("calm.nc", "analyses.nc", "conformal_step=0.2")
     assert ended.code == 2
     assert "was made with another conformal_step (0.1, not 0.2)" in ended.stderr
-    assert (tmp_path / "run/state.json").read_text() == before
+    assert file.read_text() == before
     for text in ("", "[]", before[: len(before) // 2], before.replace('"format": ', '"format": 1')):
-        (tmp_path / "run/state.json").write_text(text)
+        file.write_text(text)
         ended = monitor("calm.nc", "analyses.nc")
         assert ended.code == 2
         assert "is no state of this version" in ended.stderr
+    file.write_text(before)
+    again = monitor("calm.nc", "analyses.nc")
+    assert "0 forecasts verified now, 200 in all" in again.stdout
+    assert state(tmp_path / "run") == json.loads(before)
 
 
 def test_implausible_analyses_are_named(monitor, files):
@@ -243,22 +257,29 @@ def test_missing_values_and_missing_members_are_named_or_left_out(monitor, files
     assert ended.code == 0, ended.stderr
     assert "11 forecasts verified now" in ended.stdout
     assert "left out: 2t of 2020-01-02T00:00 +48 h" in ended.stdout
-    first = state(tmp_path)["verified"][0]
+    first = state(tmp_path / "run")["verified"][0]
     assert "north" not in first["regions"]
     assert 0.3 < first["regions"]["global"][0] < 0.7
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")
-def test_the_page_fits_and_is_silent(monitor, tmp_path):
-    monitor("warm.nc", "analyses.nc")
-    page = tmp_path / "run/monitor.html"
+def test_the_page_fits_and_is_silent(warm, tmp_path):
     browser = Browser(tmp_path / "chromium")
     for width, scheme in ((390, "dark"), (1280, "light")):
-        shown = browser.page(page, width, scheme)
-        assert shown.run("document.documentElement.scrollWidth") <= width
-        assert shown.complaints() == []
-        assert shown.requests() == [page.as_uri()]
+        shown = browser.page(warm[0] / "monitor.html", width, scheme)
+        shown.check_look(width)
         assert shown.run("document.querySelectorAll('#charts svg').length") == 12
         assert shown.run("[...document.querySelectorAll('#all-charts tbody tr')].length") == 40
         assert shown.run("document.querySelector('.headline').textContent").startswith("Alarm: ")
     browser.close()
+
+
+@pytest.mark.parametrize("days", [92, 130, 200, 365, 500, 731, 1100, 2500, 5000])
+def test_charts_of_any_length_have_few_dates(days):
+    values = np.random.default_rng(1).normal(size=days)
+    one = control_chart(np.datetime64("2020-01-29") + np.arange(days), values, 90, 0.1, 365, two_sided=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        panel = chart_panel("2t +24 h global: bias / spread", one)
+        svg = inline_svg(panel.figure, "one", panel.alt)
+    assert 2 <= svg.count("xtick") <= 8
