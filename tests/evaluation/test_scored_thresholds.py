@@ -39,7 +39,7 @@ def net(batch):
 @pytest.fixture(scope="module")
 def boards(toy):
     """The scoreboards with and without climatology."""
-    data = toy(TASK, GRID, 40)
+    data = toy(TASK, GRID, 24)
     data.samples[3].target[0, 1, 2] = torch.nan
     options = ScoringOptions(
         scores=tuple(all_scores().values()), diagrams=tuple(all_diagrams().values()), thresholds=THRESHOLDS,
@@ -51,15 +51,21 @@ def boards(toy):
     return data, both, score_models(models, data, REGIONS, options=options)
 
 
-def test_each_target_has_its_thresholds(boards):
+@pytest.fixture(scope="module")
+def scores(boards):
+    """The scores of both targets with and without climatology."""
+    return [[board.scores(target) for target in (0, 1)] for board in boards[1:]]
+
+
+def test_each_target_has_its_thresholds(boards, scores):
     data, board, _ = boards
     area = np.broadcast_to(GRID.weights[:, None], GRID.shape)
     truth, members = (torch.stack([getattr(sample, name) for sample in data]) for name in ("target", "ensemble"))
     for target, labels in enumerate((["> 7 degC", "< 20 %", ">= 285 K"], ["< 20 %"])):
-        scores = board.scores(target)
-        assert scores["definitions"]["brier"]["labels"] == labels
-        assert list(scores["models"]["raw"]["scores"]["brier"]) == labels
-        assert list(scores["models"]["raw"]["diagrams"]["reliability"]) == labels
+        found = scores[0][target]
+        assert found["definitions"]["brier"]["labels"] == labels
+        assert list(found["models"]["raw"]["scores"]["brier"]) == labels
+        assert list(found["models"]["raw"]["diagrams"]["reliability"]) == labels
         for label in labels:
             limit, below = {"> 7 degC": (280.15, False), ">= 285 K": (285, False)}.get(label, (279 - 8.4162123, True))
             y, x = truth[:, target], members[:, :, target]
@@ -67,22 +73,21 @@ def test_each_target_has_its_thresholds(boards):
             square = (p - ((y < limit) if below else (y > limit)).double()).square().numpy()
             weights = np.where(y.isnan(), 0, area)
             expected = np.average(square, weights=weights)
-            assert scores["models"]["raw"]["scores"]["brier"][label] == pytest.approx(expected, rel=1e-6)
+            assert found["models"]["raw"]["scores"]["brier"][label] == pytest.approx(expected, rel=1e-6)
         rows = [row for row in score_rows(board, target) if row.score == "brier" and row.model == "net"]
         assert list(dict.fromkeys(row.label for row in rows)) == labels
 
 
-def test_without_climatology_its_percentiles_are_left_out(boards):
-    scores = boards[2].scores(0)
-    assert list(scores["models"]["raw"]["scores"]["brier"]) == ["> 7 degC", ">= 285 K"]
-    assert set(scores["scores_left_out"]) == {"efi", "efi_roc_area", "sot_roc_area", "energy_score"}
-    assert boards[2].scores(1)["models"]["raw"]["scores"]["brier"] == {}
-    assert boards[1].scores(0)["scores_left_out"] == {}
+def test_without_climatology_its_percentiles_are_left_out(scores):
+    with_it, (first, second) = scores
+    assert list(first["models"]["raw"]["scores"]["brier"]) == ["> 7 degC", ">= 285 K"]
+    assert set(first["scores_left_out"]) == {"efi", "efi_roc_area", "sot_roc_area", "energy_score"}
+    assert second["models"]["raw"]["scores"]["brier"] == {}
+    assert with_it[0]["scores_left_out"] == {}
 
 
-def test_the_energy_score_of_written_members_is_that_of_coupled_members(boards):
-    data, board, _ = boards
-    found = board.scores(1)["models"]["net"]
+def test_the_energy_score_of_written_members_is_that_of_coupled_members(boards, scores):
+    data, found = boards[0], scores[0][1]["models"]["net"]
     assert found["scores"]["energy_score"] is None
     batch = Sample(*(torch.stack(tensors) for tensors in zip(*data.samples, strict=True)))
     members = written_members(net(batch), batch, TASK, GRID).members

@@ -242,9 +242,10 @@ def test_a_state_of_other_options_or_a_damaged_one_is_refused(monitor, calm, tmp
 
 def test_implausible_analyses_are_named(monitor, files):
     """Kelvin that are labelled as degrees Celsius are 273 K off, each day alike."""
-    write_analyses(files / "mislabelled.nc", 103, units="degC")
-    ended = monitor("calm.nc", "mislabelled.nc")
-    assert "note: 200 forecasts are far from their analyses" in ended.stdout
+    write_members(files / "short.nc", 40)
+    write_analyses(files / "mislabelled.nc", 43, units="degC")
+    ended = monitor("short.nc", "mislabelled.nc")
+    assert "note: 80 forecasts are far from their analyses" in ended.stdout
     assert "check units, variable and dates" in ended.stdout
 
 
