@@ -109,6 +109,14 @@ def test_area_below_the_roc_curve_of_members():
             np.testing.assert_allclose(score_of("roc_area", CASE)[k], float(expected), **EXACT)
 
 
+def test_the_drawn_roc_curve_encloses_the_area_and_repeats_no_point():
+    for case in (CASE, NORMAL):
+        for curve, area in zip(diagram_of("roc", case).values(), score_of("roc_area", case), strict=True):
+            x, y = curve["x"], curve["y"]
+            np.testing.assert_allclose(((y[1:] + y[:-1]) / 2 * -np.diff(x)).sum(), area, **EXACT)
+            assert ((np.diff(x) != 0) | (np.diff(y) != 0)).all()
+
+
 def test_economic_value():
     """The library warns where the probability is at least a threshold, and takes the best of all thresholds."""
     curve = diagram_of("economic_value", CASE)["> 0.3"]
