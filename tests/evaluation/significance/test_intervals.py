@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from evaluation.aggregation import WeightedMean
-from evaluation.significance.intervals import count_apart, estimates, interval, jackknife
+from evaluation.significance.intervals import FEWEST_STARTS, count_apart, estimates, interval, jackknife
 
 DAY = 86_400
 
@@ -145,6 +145,7 @@ def test_too_few_starts_and_undefined_scores_give_no_interval():
     """Neighbours count in pairs: six starts in pairs count as three."""
     for count in (0, 1, 3, 6):
         assert interval(np.asarray, [mean_of(np.arange(count))], paired_starts(3)[:count]) is None
+    assert interval(np.asarray, [mean_of(np.arange(2 * FEWEST_STARTS))], paired_starts(FEWEST_STARTS)) is not None
     assert [count_apart(paired_starts(3)[:count]) for count in range(7)] == [0, 1, 1, 2, 2, 3, 3]
     assert [count_apart(regular_starts(3.5, count)) for count in (1, 2, 3, 8)] == [1, 1, 2, 4]
     assert count_apart(regular_starts(30, 5)) == 5
