@@ -178,7 +178,8 @@ class Censored(Bounded):
     @property
     def _moments(self) -> tuple[Tensor, Tensor]:
         """First and second moment about the origin."""
-        standard, c = self.standard, self._z(self.lower)
+        # Further out, all probability lies on one side, and squares would overflow in float32.
+        standard, c = self.standard, self._z(self.lower).clamp(-1e9, 1e9)
         origin = c.clamp(min=0)
         mass, exceeding, first = standard.cdf(c), standard.cdf(-c), standard.upper_mean(c)
         gap = c - origin

@@ -11,9 +11,6 @@ import scipy.special
 import scipy.stats
 import scoringrules
 import torch
-from distribution_checks import check_affine
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from models.distribution import CensoredShiftedGamma, Normal
 
@@ -36,9 +33,9 @@ def test_crps_equals_scoringrules():
     np.testing.assert_allclose(make(shape, scale, -delta).crps(truth), expected, rtol=1e-7, atol=2e-8)
 
 
-@pytest.mark.parametrize("shape", [0.03, 0.4, 1.0, 2.7, 25.0])
-@pytest.mark.parametrize("lower", [-1.0, 0.0, 0.3, 3.0])
-@pytest.mark.parametrize("truth", [-0.5, 0.0, 0.31, 4.0])
+@pytest.mark.parametrize("shape", [0.03, 1.0, 25.0])
+@pytest.mark.parametrize("lower", [-1.0, 0.0, 0.3])
+@pytest.mark.parametrize("truth", [-0.5, 0.31, 4.0])
 def test_crps_is_the_integral_of_the_squared_difference_from_the_step(shape, lower, truth):
     """The support of the gamma distribution starts at 0: the bound lies below, at or above 0."""
     law, scale = scipy.stats.gamma(shape, scale=0.7), 0.7
@@ -95,42 +92,6 @@ def test_the_derivative_by_the_shape_equals_mpmath(shape):
             assert float(found) == pytest.approx(expected, rel=tolerance, abs=tolerance / math.sqrt(1 + shape))
 
 
-@pytest.mark.parametrize("name", ["crps", "cdf", "log_prob", "mean", "std", "quantile"])
-def test_gradients_equal_finite_differences(name):
-    shape, scale, shift = (draws(seed, 6).exp().requires_grad_() for seed in (2, 3, 4))
-    truth, level = draws(5, 6).abs() + 0.6, torch.tensor([0.6, 0.95], dtype=torch.float64)
-
-    def value(k, s, d):
-        found = getattr(CensoredShiftedGamma(k, s, 0.5 - d, torch.tensor(0.0)), name)
-        return found if name in ("mean", "std") else found(level if name == "quantile" else truth)
-
-    assert (shift > 0.5).any()
-    assert (shift < 0.5).any()
-    assert torch.autograd.gradcheck(value, (shape, scale, shift), rtol=1e-3, atol=1e-5)
-    if name == "crps":
-        assert torch.autograd.gradgradcheck(value, (shape, scale, shift), rtol=1e-3, atol=1e-5, fast_mode=True)
-
-
-@settings(max_examples=20)
-@given(
-    shape=st.floats(0.5, 50),
-    scale=st.floats(0.05, 5),
-    shift=st.floats(-3, 1),
-    y=st.floats(-1, 9),
-    level=st.floats(0.001, 0.999),
-)
-def test_affine_is_consistent_and_quantile_inverts_cdf(shape, scale, shift, y, level):
-    before, y = make(shape, scale, shift), torch.tensor(y, dtype=torch.float64)
-    levels = torch.tensor([level], dtype=torch.float64)
-    check_affine(before, y, torch.tensor(3.0), torch.tensor(0.5), levels, {"rtol": 1e-7, "atol": 1e-9})
-    value = before.quantile(levels)[0]
-    if value > 0:
-        assert float(before.cdf(value)) == pytest.approx(level, abs=1e-7)
-    else:
-        assert float(before.cdf(value)) >= level - 1e-7
-    assert before.crps(y) >= -1e-9
-
-
 def test_a_large_shape_is_the_normal_and_shape_one_the_exponential_distribution():
     y = torch.tensor([-2.0, 0.1, 1.7], dtype=torch.float64)
     ours, normal = make(1e10, 1e-5, -1e5, -50.0), Normal(*torch.tensor([[0.0], [1.0]]).double())
@@ -164,10 +125,3 @@ def test_everything_and_its_gradients_stay_finite(dtype):
             assert result.isfinite().all()
             for gradient in torch.autograd.grad(result.sum(), parameters, retain_graph=True, allow_unused=True):
                 assert gradient is None or gradient.isfinite().all()
-
-
-def test_without_spread_the_score_is_the_distance():
-    y = draws(6, 50)
-    for dtype in (torch.float32, torch.float64):
-        sure = make(torch.full((50,), 4.0), 1e-12, 0.5, -1.0, dtype)
-        torch.testing.assert_close(sure.crps(y.to(dtype)), (y - 0.5).abs().to(dtype), rtol=1e-6, atol=1e-6)

@@ -64,11 +64,10 @@ def test_crps_of_the_square_of_a_censored_normal_has_its_closed_form(mu, y):
     assert found == pytest.approx(expected, rel=2e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("power", [0.25, 1 / 3, 0.5, 0.8])
-@pytest.mark.parametrize("y", [0.0, 0.3, 4.0])
+@pytest.mark.parametrize("power", [0.25, 0.8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_and_moments_are_integrals_of_the_distribution_function(kind, y, power):
-    distribution = law(kind, power)
+def test_scores_and_moments_are_integrals_of_the_distribution_function(kind, power):
+    distribution, truths = law(kind, power), (0.0, 0.3, 4.0)
     end = float(distribution.quantile(number([1 - 1e-15]))[0]) if kind is not Bernstein else 4.0 ** (1 / power)
 
     def cdf(root):
@@ -77,7 +76,8 @@ def test_scores_and_moments_are_integrals_of_the_distribution_function(kind, y, 
     def integral(function):
         """Integrate over x = t^(1/power) by t, on many short pieces."""
         fine, top = np.geomspace(1e-9, 0.01, 25), end**power
-        edges = np.array(sorted({*np.linspace(0, top, 300), *fine, *(top - fine), y**power}))
+        jumps = (truth**power for truth in truths)
+        edges = np.array(sorted({*np.linspace(0, top, 300), *fine, *(top - fine), *jumps}))
         nodes, weights = np.polynomial.legendre.leggauss(10)
         half = np.diff(edges)[:, None] / 2
         t = number(edges[:-1, None] + half * (1 + nodes)).flatten()
@@ -85,24 +85,13 @@ def test_scores_and_moments_are_integrals_of_the_distribution_function(kind, y, 
         return float((values * number(half * weights).flatten()).sum())
 
     tolerance = 2e-5 if kind is Bernstein else 2e-6
-    crps = integral(lambda t: (cdf(t) - (t >= y**power).double()) ** 2)
-    assert float(distribution.crps(number(y))) == pytest.approx(crps, rel=tolerance)
+    for y in truths:
+        crps = integral(lambda t, y=y: (cdf(t) - (t >= y**power).double()) ** 2)
+        assert float(distribution.crps(number(y))) == pytest.approx(crps, rel=tolerance)
     mean = integral(lambda t: 1 - cdf(t))
     square = integral(lambda t: 2 * t ** (1 / power) * (1 - cdf(t)))
     assert float(distribution.mean) == pytest.approx(mean, rel=tolerance)
     assert float(distribution.std) == pytest.approx(math.sqrt(square - mean**2), rel=10 * tolerance)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_quantile_and_density_belong_to_the_distribution_function(kind):
-    distribution = law(kind, 1 / 3, mu=[0.2, 2.0])
-    levels = number([0.5, 0.9])
-    torch.testing.assert_close(distribution.cdf(distribution.quantile(levels)[1]), number([0.9, 0.9]))
-    x, step = number([0.6, 5.0]), 1e-6
-    slope = (distribution.cdf(x + step) - distribution.cdf(x - step)) / (2 * step)
-    torch.testing.assert_close(distribution.log_prob(x).exp(), slope, rtol=1e-5, atol=1e-9)
-    torch.testing.assert_close(distribution.log_prob(0 * x).exp(), distribution.inner.cdf(0 * x))
-    assert distribution.cdf(number([-1e-9, -1.0])).tolist() == [0, 0]
 
 
 def test_single_precision_and_a_truth_below_the_bound():

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import models.distribution
 import training.loss
@@ -33,6 +35,7 @@ from models.distribution import (
     Distribution,
     Empirical,
     Ensemble,
+    LocationScale,
     Logistic,
     Normal,
     Patched,
@@ -155,6 +158,21 @@ def test_the_distribution_function_is_monotone_and_inverts_the_quantiles(law):
     assert (found.diff(dim=0) >= -1e-9).all()
 
 
+@pytest.mark.parametrize("family", [family for family in FAMILIES if smooth(make(family)).all()])
+@settings(max_examples=60)
+@given(ratio=st.floats(-35, 35), size=st.floats(-6, 6), tail=st.floats(0.3, 12), upper=st.booleans())
+def test_quantiles_invert_the_distribution_function_for_all_parameters(family, ratio, size, tail, upper):
+    """The bound lies up to 35 spreads from the location; levels from 1e-12 to 1 - 1e-12 keep their digits."""
+    level = torch.tensor([1 - 10**-tail if upper else 10**-tail], dtype=torch.float64)
+    one = make(family, shape=(1,), mu=ratio * 10**size, sigma=10**size)
+    value = one.quantile(level)[0]
+    found, wanted = one.cdf(value), level
+    if one.bound is not None and value == one.bound:
+        wanted = torch.maximum(level, found)
+    smaller = torch.minimum(wanted, 1 - wanted)
+    assert (found - wanted).abs() <= 1e-6 * smaller + 1e-14
+
+
 @every
 def test_quantiles_at_levels_of_their_own_are_those_of_single_elements(law):
     one = law()
@@ -248,11 +266,15 @@ UNBOUNDED = ("normal", "logistic", "ensemble", "empirical", "quantiles", "bernst
 def test_other_units_change_the_units_only(law):
     one, shift, stretch = law(), torch.tensor(-2.0).double(), torch.tensor(3.0).double()
     moved, y = one.affine(shift, stretch), torch.full((CELLS,), 0.8, dtype=torch.float64)
-    close = {"rtol": 1e-5, "atol": 1e-8}
+    there, numerical = shift + stretch * y, "power" in one.core.name
+    close = {"rtol": 1e-5, "atol": 1e-8} if numerical else {"rtol": 1e-9, "atol": 1e-9}
     torch.testing.assert_close(moved.mean, shift + stretch * one.mean, **close)
     torch.testing.assert_close(moved.std, stretch * one.std, **close)
     torch.testing.assert_close(moved.quantile(LEVELS), shift + stretch * one.quantile(LEVELS), **close)
-    torch.testing.assert_close(moved.crps(shift + stretch * y), stretch * one.crps(y), **close)
+    torch.testing.assert_close(moved.crps(there), stretch * one.crps(y), **close)
+    torch.testing.assert_close(moved.cdf(there), one.cdf(y), **close)
+    where = smooth(one)
+    torch.testing.assert_close(moved.log_prob(there)[where], (one.log_prob(y) - stretch.log())[where], **close)
 
 
 def parameters(shape, dtype=torch.float64):
@@ -270,15 +292,70 @@ def test_everything_and_its_gradients_stay_finite(family, variant):
     # Powers are computed in double precision in any case.
     for dtype in (torch.float32, torch.float64) if variant == "plain" else (torch.float32,):
         truth = torch.tensor([-1e4, 0.0, 0.8, 1e4], dtype=dtype)[:, None].expand(2, 4, CELLS)
-        given = parameters((4, CELLS), dtype)
-        one = VARIANTS[variant](FAMILIES[family](*given))
-        highest = one.quantile(torch.tensor([0.99], dtype=dtype))[0]
-        # A truth outside of the support has the log density minus infinity.
-        density = one.log_prob(highest.detach()).clamp(min=-1e6)
-        scores = [one.mean, one.std, highest, one.crps(truth), one.cdf(truth), density]
-        assert all(score.isfinite().all() for score in scores)
-        gradients = torch.autograd.grad(sum(score.sum() for score in scores), given)
-        assert all(gradient.isfinite().all() for gradient in gradients)
+        some = parameters((4, CELLS), dtype)
+        check_finite(VARIANTS[variant](FAMILIES[family](*some)), truth, some)
+
+
+def check_finite(one, truth, some):
+    """Check that numbers of a distribution and their gradients by `some` tensors are finite."""
+    low, high = one.quantile(torch.tensor([0.2, 0.99]).to(truth))
+    # A truth outside of the support has the log density minus infinity.
+    density = one.log_prob(high.detach()).clamp(min=-1e6)
+    scores = [one.mean, one.std, low, high, one.crps(truth), one.cdf(truth), density]
+    assert all(score.isfinite().all() for score in scores)
+    gradients = torch.autograd.grad(sum(score.sum() for score in scores), some)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+FAR, SIZES = (-1e6, -1.0, 0.0, 1e-9, 1.0, 1e6), (0.0, 1e-40, 1e-20, 1e-6, 1.0, 1e6)
+PARAMETRIC = [family for family in FAMILIES if issubclass(family, LocationScale | CensoredShiftedGamma)]
+
+
+@pytest.mark.parametrize("family", PARAMETRIC)
+def test_extreme_parameters_give_finite_numbers(family):
+    """Spreads from none to huge, locations and truths far on both sides of the bound; without spread, errors count."""
+    for dtype in (torch.float32, torch.float64):
+        mu, sigma, truth = torch.cartesian_prod(*(torch.tensor(each, dtype=dtype) for each in (FAR, SIZES, FAR))).T
+        some = [mu.clone().requires_grad_(), sigma.clone().requires_grad_()]
+        one = FAMILIES[family](*some)
+        check_finite(one, truth, some)
+        score, error = one.crps(truth), (truth - one.mean).abs()
+        torch.testing.assert_close(score[sigma == 0], error[sigma == 0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", PARAMETRIC)
+def test_log_densities_and_their_gradients_stay_finite(family):
+    """In single precision, up to 10⁶ spreads from the bound and from the location."""
+    far = torch.tensor([-1e6, -30, -1, 0, 1, 30, 1e6])
+    for size in (1e-12, 1.0, 1e6):
+        mu, value = (size * torch.cartesian_prod(far, far)).T
+        some = [mu.clone().requires_grad_(), torch.full_like(mu, size, requires_grad=True)]
+        one = FAMILIES[family](*some)
+        bound = one.quantile(torch.tensor([0.0]))[0].detach()
+        score = one.log_prob(torch.maximum(value, bound))
+        assert score.isfinite().all()
+        assert all(each.isfinite().all() for each in torch.autograd.grad(score.sum(), some))
+
+
+@every_family
+def test_gradients_are_those_of_finite_differences(family):
+    """First derivatives of all, and second ones, which fits use, of the scores of families with a density."""
+    some = [torch.tensor(values).double().requires_grad_() for values in (MU[1], SIGMA[1])]
+    one, levels = FAMILIES[family](*some), torch.tensor([0.6, 0.95]).double()
+    truth = one.quantile(torch.tensor([0.37, 0.9]).double()).detach()
+
+    def compute(name, *values):
+        one = FAMILIES[family](*(each.expand(2, CELLS) for each in values))
+        found = getattr(one, name)
+        return found if name in ("mean", "std") else found(levels if name == "quantile" else truth)
+
+    close = {"rtol": 1e-3, "atol": 1e-5}
+    names = ("mean", "std", "crps", "quantile", "cdf", "log_prob") if smooth(one).all() else ("mean", "std", "quantile")
+    for name in names:
+        assert torch.autograd.gradcheck(functools.partial(compute, name), some, **close)
+    if family in PARAMETRIC:
+        for name in ("crps", "log_prob"):
+            assert torch.autograd.gradgradcheck(functools.partial(compute, name), some, fast_mode=True, **close)
 
 
 @every_family
@@ -367,10 +444,10 @@ def test_every_loss_is_finite_with_finite_gradients_or_refuses_by_name(family, k
     """In dry cells, in cells without spread, and where the truth lies on the bound."""
     loss = kind(threshold=0.2) if kind is training.loss.ThresholdWeightedCRPS else kind()
     made = Normalizer(RAIN, GRID).double()
-    given = parameters((1, 3, CELLS))
+    some = parameters((1, 3, CELLS))
     truth = torch.tensor([0.0, 0.1, 3.0]).double()[:, None].expand(2, 1, 3, CELLS)
     sample = Sample(*[torch.zeros(2)] * 3, truth, *[torch.zeros(2)] * 2)
-    forecast = FAMILIES[family](*given)
+    forecast = FAMILIES[family](*some)
     value, refusal = outcome_of(lambda: loss(forecast, sample, made))
     if refusal:
         assert forecast.name in refusal
@@ -380,7 +457,7 @@ def test_every_loss_is_finite_with_finite_gradients_or_refuses_by_name(family, k
     assert value.isfinite().all()
     assert all(
         gradient.isfinite().all()
-        for gradient in torch.autograd.grad(value.sum(), given, allow_unused=True)
+        for gradient in torch.autograd.grad(value.sum(), some, allow_unused=True)
         if gradient is not None
     )
 
