@@ -1,9 +1,14 @@
-"""A committee forecasts the average of its correctors; the verb `combine` writes it to one file."""
+"""A committee forecasts the average of its correctors, also weighted; the verb `combine` writes it to one file.
 
+Weights are fitted on validation forecasts, and used only where they are better on other dates.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import standin_device
 import torch
 import torch.distributed as dist
 from hypothesis import given
@@ -14,15 +19,20 @@ from ranks import run_on_ranks
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.combine import combine
+from models.combine import check_shares, combine
+from models.committee_weights import Cases, fit_target_weights, validation_cases
 from models.corrector import Corrector
-from models.distribution import CensoredNormal, Ensemble, Logistic, Normal, average
+from models.distribution import Bernstein, CensoredNormal, Ensemble, Normal, average
 from models.parallel.domain import Domain
 from models.protocol import claims
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48], ["lsm"])
+BOTH = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
+ROUNDING = 2.0**-20 * 300
+"""Of a network's temperatures near 300 K in single precision."""
 YEARS = {"train_years": [2000, 2004], "val_years": [2005, 2005], "members": 5}
 
 
@@ -44,6 +54,12 @@ def file_of(toy, tmp_path):
         return path
 
     return leave
+
+
+@pytest.fixture
+def files(file_of):
+    """The files of three correctors of two targets."""
+    return [file_of(f"{seed}", seed, task=BOTH) for seed in range(3)]
 
 
 def test_a_committee_of_three_is_the_mean_in_physical_units(file_of, toy, tmp_path):
@@ -90,14 +106,6 @@ def test_a_committee_on_tiles_equals_one_on_the_whole_grid(file_of, toy, tmp_pat
         np.testing.assert_allclose(found, whole[..., rows, columns], rtol=1e-5, atol=1e-4)
 
 
-def test_quantiles_of_an_average_are_means_of_quantiles():
-    level = torch.tensor([0.01, 0.3, 0.5, 0.9])
-    for kind in (Normal, Logistic):
-        parts = [kind(torch.randn(5).double(), torch.rand(5).double() + 0.1) for _ in range(4)]
-        mean = torch.stack([part.quantile(level) for part in parts]).mean(0)
-        torch.testing.assert_close(average(parts).quantile(level), mean, rtol=1e-12, atol=1e-12)
-
-
 @given(st.floats(-1e3, 1e3, width=32), st.integers(2, 7))
 def test_equal_parameters_stay_equal(lower, count):
     part = CensoredNormal(torch.ones(2), torch.ones(2), torch.tensor([lower, -torch.inf]))
@@ -109,14 +117,6 @@ def test_equal_parameters_stay_equal(lower, count):
 def test_members_are_averaged_one_by_one():
     found = average([Ensemble(torch.tensor([[1.0], [5.0]])), Ensemble(torch.tensor([[3.0], [1.0]]))])
     assert found.members.tolist() == [[2.0], [3.0]]
-
-
-def test_the_crps_of_the_average_is_at_most_the_average_crps():
-    """The CRPS is convex in the quantile function (Schulz & Lerch 2022)."""
-    truth = torch.randn(1000).double()
-    parts = [Normal(torch.randn(1000).double(), torch.rand(1000).double() + 0.1) for _ in range(3)]
-    alone = torch.stack([part.crps(truth) for part in parts]).mean(0)
-    assert (average(parts).crps(truth) <= alone + 1e-12).all()
 
 
 def test_correctors_that_cannot_be_averaged_are_errors(file_of, toy):
@@ -179,3 +179,166 @@ def test_the_verb_combine(file_of, tmp_path, command):
         ended = command(tmp_path, "combine", f"output={tmp_path / 'never'}", wrong)
         assert ended.code == 2
         assert "error: correctors must be a list of two files or more" in ended.stderr
+
+
+def as_batch(sample):
+    return Sample(*(tensor[None] for tensor in sample))
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=5).filter(any))
+def test_quantiles_of_a_weighted_average_are_weighted_means_of_quantiles(numbers):
+    weights = torch.tensor(numbers).double() / sum(numbers)
+    level, generator = torch.tensor([0.01, 0.3, 0.9]).double(), torch.Generator().manual_seed(len(numbers))
+
+    def draw(*shape):
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    for parts in (
+        [Normal(draw(5), draw(5) + 0.1) for _ in numbers],
+        [Bernstein(draw(4, 5).cumsum(0)) for _ in numbers],
+    ):
+        expected = (weights[:, None, None] * torch.stack([part.quantile(level) for part in parts])).sum(0)
+        torch.testing.assert_close(average(parts, weights).quantile(level), expected, rtol=1e-9, atol=1e-9)
+
+
+def normal_cases(generator, errors, starts, per_start=400):
+    """Cases of normal forecasts with the spread 1 and independent errors of these sizes, one row for each start."""
+    sizes = torch.tensor(errors).double()  # (starts, K)
+    truth = torch.zeros(starts, per_start).double()
+    means = torch.randn(len(errors[0]), starts, per_start, generator=generator, dtype=torch.float64)
+    means = means * sizes.T[..., None]
+    parts = tuple(Normal(mean.flatten(), torch.ones(truth.numel()).double()) for mean in means)
+    start = torch.arange(starts)[:, None].expand(truth.shape).flatten()
+    area = torch.rand(truth.numel(), generator=generator, dtype=torch.float64) + 0.5
+    return Cases(parts, truth.flatten(), area, start)
+
+
+def test_weights_of_independent_errors_are_their_inverse_variances():
+    """With a fixed spread, the CRPS of a normal forecast increases with the variance of its error."""
+    sizes = [0.5, 1.0, 2.0]
+    fit = fit_target_weights(normal_cases(torch.Generator().manual_seed(0), [sizes] * 40, 40))
+    inverse = 1 / np.square(sizes)
+    np.testing.assert_allclose(fit.fitted, inverse / inverse.sum(), atol=0.015)
+    assert fit.better
+    assert fit.used == fit.fitted
+
+
+def test_fitted_weights_are_the_best_of_a_scan():
+    cases = normal_cases(torch.Generator().manual_seed(1), [[0.7, 1.1]] * 4, 4, per_start=50)
+    scan = torch.linspace(0, 1, 1001).double()
+    scores = torch.stack([cases.crps(torch.stack([value, 1 - value])) for value in scan])
+    assert fit_target_weights(cases).fitted[0] == pytest.approx(float(scan[scores.argmin()]), abs=1.1e-3)
+
+
+def test_weights_that_fail_on_other_dates_are_equal():
+    """In each half another corrector is better: weights of one half are the wrong ones for the other."""
+    fit = fit_target_weights(normal_cases(torch.Generator().manual_seed(2), [[0.2, 2.0]] * 4 + [[2.0, 0.2]] * 4, 8))
+    assert fit.cross_crps > fit.equal_crps
+    assert fit.used == (0.5, 0.5)
+
+
+def test_one_start_date_is_not_enough():
+    with pytest.raises(InputError, match="needs two start dates or more in the validation years"):
+        fit_target_weights(normal_cases(torch.Generator(), [[1.0, 1.0]], 1))
+
+
+class Steep(Normal):
+    """A score that is finite, with an infinite derivative."""
+
+    def crps(self, truth, fair=False):
+        return super().crps(truth, fair) + (0 * self.mu).sqrt()
+
+
+def test_weights_without_a_gradient_are_not_equal_weights():
+    cases = normal_cases(torch.Generator().manual_seed(0), [[0.5, 1.0]] * 4, 4)
+    steep = replace(cases, parts=tuple(Steep(part.mu, part.sigma) for part in cases.parts))
+    with pytest.raises(InputError, match="the CRPS has no finite gradient by the weights; leave out weights"):
+        fit_target_weights(steep)
+
+
+def test_cases_are_the_verifiable_cells(files, toy):
+    """Compared with a loop over forecasts, targets, rows and columns."""
+    data = toy(BOTH, GRID, 6, seed=9)
+    data.samples[0].target[1, 2:5] = torch.nan
+    data.samples[3].mask[0, :, 7] = False
+    correctors = [Corrector.load(path) for path in files]
+    found = validation_cases(correctors, data)
+    for target, cases in enumerate(found):
+        total, areas, count = 0.0, 0.0, 0
+        for sample in data.samples:
+            batch = as_batch(sample)
+            with torch.no_grad():
+                forecasts = [corrector(batch) for corrector in correctors]
+            mu, sigma = (
+                torch.stack([getattr(one, name)[0, target].double() for one in forecasts]).mean(0)
+                for name in ("mu", "sigma")
+            )
+            for row, area in enumerate(GRID.weights):
+                for column in range(GRID.shape[1]):
+                    truth = float(sample.target[target, row, column])
+                    if np.isfinite(truth) and sample.mask[target, row, column]:
+                        one = Normal(mu[row, column], sigma[row, column])
+                        total += area * float(one.crps(torch.tensor(truth, dtype=torch.float64)))
+                        areas, count = areas + area, count + 1
+        assert count == len(cases.truth) < 6 * 9 * 12
+        third = torch.full((3,), 1 / 3, dtype=torch.float64)
+        assert float(cases.crps(third)) == pytest.approx(total / areas, abs=ROUNDING)
+
+
+def cases_on_standin(rank, files, toy):
+    standin_device.install()
+    correctors = [Corrector.load(path).to(standin_device.NAME) for path in files]
+    return validation_cases(correctors, toy(BOTH, GRID, 4, seed=9), standin_device.NAME)
+
+
+def test_cases_of_another_device_are_those_of_the_cpu(files, toy):
+    (found,) = run_on_ranks(1, cases_on_standin, files, toy, fresh=True)
+    expected = validation_cases([Corrector.load(path) for path in files], toy(BOTH, GRID, 4, seed=9))
+    third = torch.full((3,), 1 / 3, dtype=torch.float64)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.truth, other.truth)
+        assert float(one.crps(third)) == pytest.approx(float(other.crps(third)), abs=ROUNDING)
+
+
+def test_forecasts_that_are_not_finite_are_refused(files, toy):
+    correctors = [Corrector.load(path) for path in files]
+    torch.nn.init.constant_(next(correctors[1].parameters()), torch.nan)
+    with pytest.raises(InputError, match="a forecast of the correctors is not finite"):
+        fit_target_weights(validation_cases(correctors, toy(BOTH, GRID, 4, seed=9))[0])
+
+
+def test_some_cells_of_each_forecast_are_drawn(files, toy, monkeypatch):
+    monkeypatch.setattr("models.committee_weights.CELLS", 20)
+    correctors = [Corrector.load(path) for path in files[:2]]
+    for cases in validation_cases(correctors, toy(BOTH, GRID, 6, seed=9)):
+        _, counts = cases.start.unique(return_counts=True)
+        assert counts.tolist() == [20] * 6
+
+
+def test_a_committee_keeps_its_weights_in_the_file(files, toy, tmp_path):
+    shares = [0.5, 0.125, 0.375]
+    combine(files, shares).save(tmp_path / "all")
+    batch = as_batch(toy(BOTH, GRID, 1).samples[0])
+    with torch.no_grad():
+        alone = [Corrector.load(path)(batch).mu.double() for path in files]
+        found = Corrector.load(tmp_path / "all")(batch).mu.double()
+    expected = sum(share * one for share, one in zip(shares, alone, strict=True))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-4)
+
+
+def test_each_target_has_its_own_weights(files, toy, tmp_path):
+    committee = combine(files[:2])
+    committee.model.set_weights([[1.0, 0.25], [0.0, 0.75]], 2)
+    batch = as_batch(toy(BOTH, GRID, 1).samples[0])
+    with torch.no_grad():
+        one, two = (Corrector.load(path)(batch).mu.double() for path in files[:2])
+        found = committee(batch).mu.double()
+    torch.testing.assert_close(found[:, 0], one[:, 0], rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(found[:, 1], 0.25 * one[:, 1] + 0.75 * two[:, 1], rtol=1e-6, atol=1e-4)
+
+
+def test_shares_of_the_command_line():
+    assert check_shares([2, 1.0, 1], 3) == [0.5, 0.25, 0.25]
+    for wrong in ([1, 1], [1, -1, 1], [0, 0, 0], [1, 1, float("inf")], [1, 1, True], "equal", 3, {"a": 1}):
+        with pytest.raises(InputError, match="weights must be null, validation, or a list of 3 numbers, one for each"):
+            check_shares(wrong, 3)

@@ -16,11 +16,10 @@ from data_pipeline.pseudo_members import pseudo_members
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needed_task, reads_moments
-from models.distribution import Ensemble, Normal
+from models.distribution import Ensemble
 from models.layers.gate import SphereGate
 from models.layers.mixture import SpatialMixture
 from models.layers.norms import BatchNorm2d
-from models.networks.head import GaussianHead
 from models.outline import outline
 from models.parallel.domain import Domain
 from models.protocol import claims
@@ -92,7 +91,7 @@ def numbers(distribution):
     return torch.stack([distribution.mean, distribution.std])
 
 
-@pytest.mark.parametrize("members", [2, 5, 20])
+@pytest.mark.parametrize("members", [2, 20])
 def test_any_number_of_members_in_any_order(name, toy, members):
     sample = batch(toy, members=members)
     with torch.no_grad():
@@ -106,7 +105,7 @@ def test_any_number_of_members_in_any_order(name, toy, members):
         assert torch.allclose(all_of_them, found, rtol=1e-4, atol=1e-4) == (not claimed(name).first_member)
 
 
-GRIDS = [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(32, 64), Grid((4, 3, 2, 1, 0), (0, 1, 2, 3, 4))]
+GRIDS = [Grid.regular(29, 50), Grid.regular(32, 64), Grid((4, 3, 2, 1, 0), (0, 1, 2, 3, 4))]
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -314,16 +313,6 @@ def test_an_untrained_network_forecasts_the_raw_gaussian_ensemble(name, toy):
     torch.testing.assert_close(found.std, sample.ensemble[:, :, [1]].std(1), rtol=1e-3, atol=1e-3)
 
 
-def test_the_normal_head_follows_the_formula_of_the_paper(toy):
-    """μ = m + s o₀, σ = s exp(o₁), by hand."""
-    sample, output = batch(toy), torch.randn(4, 2, *GRID.shape)
-    found = GaussianHead(TASK)(output, sample)
-    m, s = sample.ensemble[:, :, 1].mean(1), sample.ensemble[:, :, 1].std(1)
-    expected = Normal((m + s * output[:, 0])[:, None], (s * output[:, 1].exp())[:, None])
-    torch.testing.assert_close(found.mu, expected.mu)
-    torch.testing.assert_close(found.sigma, expected.sigma, rtol=1e-4, atol=1e-4)
-
-
 def test_sizes_of_a_model_are_known_before_memory_is_allocated(name):
     task = needed_task(SPECS[name], TASK)
     random = torch.get_rng_state()
@@ -335,13 +324,11 @@ def test_sizes_of_a_model_are_known_before_memory_is_allocated(name):
 
 
 def test_a_corrector_survives_its_file(name, toy, tmp_path):
-    task = needed_task(SPECS[name], TASK)
-    data = toy(task, GRID, 80)
-    made = Corrector(task, GRID, SPECS[name], data.static, {"train_years": [2000, 2001]})
-    made.fit(data)
+    made = corrector(name, toy, awake=False)
+    made.provenance = {"train_years": [2000, 2001]}
     made.save(tmp_path / "corrector.safetensors")
     loaded = Corrector.load(tmp_path / "corrector.safetensors")
-    assert (loaded.task, loaded.grid, loaded.spec, loaded.provenance) == (task, GRID, SPECS[name], made.provenance)
-    sample = next(batches(data, 4))
+    assert (loaded.task, loaded.grid, loaded.spec, loaded.provenance) == (made.task, GRID, SPECS[name], made.provenance)
+    sample = batch(toy)
     with torch.no_grad():
-        torch.testing.assert_close(numbers(loaded(sample)), numbers(made.eval()(sample)), rtol=0, atol=0)
+        torch.testing.assert_close(numbers(loaded.bind(TASK)(sample)), numbers(made(sample)), rtol=0, atol=0)

@@ -1,6 +1,7 @@
 """The verb `correct`: missing values, and errors for inputs that cannot be corrected."""
 
 import json
+from itertools import product
 
 import eccodes
 import netCDF4
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import standin_device
 import torch
-from correction_runs import correct
+from correction_runs import EMOS, correct, random_corrector, read_messages, read_values, write_members
 from grib_parts import GRID, KEYS
 from ranks import run_on_ranks
 from safetensors import safe_open
@@ -23,59 +24,36 @@ from models import correct as verb
 from models.combine import combine
 from models.correction.correct_files import CorrectionSummary
 from models.corrector import Corrector, needed_task
-from models.distribution import Ensemble
 from models.normalizer import Normalizer
 
 # `runpy` warns because the command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
-STARTS, MEMBERS = (20200101, 20200102), 4
+STARTS, MEMBERS, NUMBERS = (20200101, 20200102), 4, range(1, 5)
 PATCH = (slice(2, 4), slice(3, 6))
 
 
 def forecast(path, holes=()):
     """Write forecasts of 2t and msl; `holes` are (start, variable, member) without values in the patch."""
-    random = np.random.default_rng(3)
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
-    with path.open("wb") as file:
-        for start in STARTS:
-            for name in ("2t", "msl"):
-                for number in range(1, MEMBERS + 1):
-                    field = 280 + 8 * random.standard_normal(GRID.shape)
-                    if (start, name, number) in holes:
-                        field[PATCH] = np.nan
-                    keys = {"shortName": name, "dataDate": start, "endStep": 24, "perturbationNumber": number}
-                    file.write(encoder.encode(field, **keys))
-    return path
+    random, fields = np.random.default_rng(3), {}
+    for start, name, number in product(STARTS, ("2t", "msl"), NUMBERS):
+        field = 280 + 8 * random.standard_normal(GRID.shape)
+        if (start, name, number) in holes:
+            field[PATCH] = np.nan
+        fields[name, start, 24, number] = field
+    return write_members(path, fields)
 
 
 def values(path):
     """(start, variable, member, H, W), NaN where missing."""
-    found = []
-    with path.open("rb") as file:
-        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-            eccodes.codes_set(handle, "missingValue", 1e30)
-            field = eccodes.codes_get_values(handle)
-            found.append(np.where(field == 1e30, np.nan, field))
-            eccodes.codes_release(handle)
-    return np.reshape(found, (len(STARTS), 2, MEMBERS, *GRID.shape))
+    return read_values(path).reshape(len(STARTS), 2, MEMBERS, *GRID.shape)
 
 
 def make_corrector(spec, task=TASK):
-    """Return a corrector with different weights and units in every cell."""
-    torch.manual_seed(0)
-    corrector = Corrector(needed_task(spec, task), GRID, spec, torch.rand(3, *GRID.shape))
-    corrector.normalizer.location.fill_(280).add_(torch.randn(GRID.shape))
-    corrector.normalizer.scale.fill_(8)
-    corrector.normalizer.always.fill_(1)
-    for tensor in corrector.model.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.add_(0.05 * torch.randn_like(tensor))
-    return corrector.eval()
+    return random_corrector(needed_task(spec, task), spec)
 
 
-EMOS = {"_target_": "models.statistical.emos.EMOS"}
 UNET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1}
 
 
@@ -162,20 +140,6 @@ def test_a_forecast_without_a_value_is_an_error(tmp_path):
     with pytest.raises(InputError, match=sentence):
         correct(corrector, forecast(tmp_path / "input"), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["input"]
-
-
-def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
-    """Inputs and state of the model are on `meta`, a device without values; the test inserts the result."""
-    seen = []
-
-    def corrected(self, sample):
-        seen.extend(tensor.device.type for tensor in (*sample, *self.state_dict().values()))
-        return Ensemble(torch.full((MEMBERS, 1, 1, *GRID.shape), 281.5))
-
-    monkeypatch.setattr(Corrector, "forward", corrected)
-    assert correct(make_corrector(UNET), forecast(tmp_path / "input"), tmp_path / "out", device="meta").messages == 8
-    assert set(seen) == {"meta"}
-    assert (values(tmp_path / "out")[:, 0] == 281.5).all()
 
 
 def corrected_on_standin(rank, folder):
@@ -311,39 +275,19 @@ def test_a_missing_output_folder_is_created(folder, command, tmp_path):
 CLOUDS = Task("clouds", ["tcc"], ["tcc"], [24])
 
 
-def clouds(path, parameter, factor):
-    """Write forecasts of total cloud cover as a parameter whose unit is 1 / `factor`."""
-    random = np.random.default_rng(4)
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, bitsPerValue=24)
-    with path.open("wb") as file:
-        for start in STARTS:
-            for number in range(1, MEMBERS + 1):
-                field = factor * random.uniform(0, 1, GRID.shape).round()
-                keys = {"paramId": parameter, "dataDate": start, "endStep": 24, "perturbationNumber": number}
-                file.write(encoder.encode(field, **keys))
-    return path
-
-
 def test_the_output_has_the_units_of_the_input(tmp_path):
     """The same forecast as a fraction and in per cent; EMOS moves clear and overcast members, within the bounds."""
-    torch.manual_seed(0)
-    corrector = Corrector(CLOUDS, GRID, EMOS, torch.rand(3, *GRID.shape))
-    corrector.normalizer.scale.fill_(1)
-    corrector.normalizer.always.fill_(1)
-    for tensor in corrector.model.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.add_(0.3 * torch.randn_like(tensor))
-    found = []
-    for parameter, factor in ((164, 1), (228164, 100)):
-        source = clouds(tmp_path / f"{parameter}", parameter, factor)
-        assert correct(corrector.eval(), source, tmp_path / "out").messages == len(STARTS) * MEMBERS
-        with (tmp_path / "out").open("rb") as file:
-            handles = iter(lambda file=file: eccodes.codes_grib_new_from_file(file), None)
-            units, fields = zip(
-                *((eccodes.codes_get(h, "units"), eccodes.codes_get_values(h) / factor) for h in handles), strict=True
-            )
-        assert set(units) == {{1: "(0 - 1)", 100: "%"}[factor]}
-        found.append(np.array(fields))
+    corrector, found = random_corrector(CLOUDS, size=0.3, location=0, scale=1), []
+    for parameter, factor, unit in ((164, 1, "(0 - 1)"), (228164, 100, "%")):
+        random = np.random.default_rng(4)
+        clear = {
+            (parameter, start, 24, number): factor * random.uniform(0, 1, GRID.shape).round()
+            for start, number in product(STARTS, NUMBERS)
+        }
+        source = write_members(tmp_path / f"{parameter}", clear, bitsPerValue=24)
+        assert correct(corrector, source, tmp_path / "out").messages == len(STARTS) * MEMBERS
+        assert {units for (units,), _ in read_messages(tmp_path / "out", "units")} == {unit}
+        found.append(read_values(tmp_path / "out") / factor)
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2**-19)  # a step of each packing
     assert found[0].min() == 0 and found[0].max() == 1  # noqa: PT018
     assert ((found[0] > 0.01) & (found[0] < 0.99)).mean() > 0.1
@@ -355,17 +299,6 @@ def test_the_input_may_have_other_names(tmp_path):
     renamed = make_corrector(EMOS, Task("toy", ["skt", "msl"], ["skt"], [24]))
     assert correct(renamed, source, tmp_path / "two", names={"2t": "skt"}).messages == expected.messages == 8
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-
-
-def test_statistics_of_the_ensemble_are_copied_unchanged(tmp_path):
-    source = forecast(tmp_path / "input")
-    mean = Encoder(GRID, **KEYS, type="em", stream="enfo").encode(
-        np.full(GRID.shape, 280.0), shortName="2t", dataDate=STARTS[0], endStep=24
-    )
-    expected = correct(make_corrector(EMOS), source, tmp_path / "one").messages
-    source.write_bytes(mean + source.read_bytes())
-    assert correct(make_corrector(EMOS), source, tmp_path / "two").messages == expected
-    assert (tmp_path / "two").read_bytes() == mean + (tmp_path / "one").read_bytes()
 
 
 def rain(path, accumulated=True, leads=(24, 48)):
@@ -388,13 +321,10 @@ def rain(path, accumulated=True, leads=(24, 48)):
 def fields(path, **wanted):
     """Return the values of the messages with these ecCodes keys, by start and member."""
     found = {}
-    with path.open("rb") as file:
-        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-            if all(eccodes.codes_get(handle, name, type(value)) == value for name, value in wanted.items()):
-                key = tuple(eccodes.codes_get(handle, name) for name in ("dataDate", "perturbationNumber"))
-                assert key not in found
-                found[key] = eccodes.codes_get_values(handle).reshape(GRID.shape)
-            eccodes.codes_release(handle)
+    for (*keys, start, number), field in read_messages(path, *wanted, "dataDate", "perturbationNumber"):
+        if keys == [*wanted.values()]:
+            assert (start, number) not in found
+            found[start, number] = field.reshape(GRID.shape)
     return found
 
 
@@ -428,12 +358,8 @@ def test_rain_of_a_period_is_written_after_the_amounts_that_it_is_made_from(tmp_
         assert before.keys() == after.keys()
         assert all((before[key] == after[key]).all() for key in before)
     first, second = (fields(since_start, stepRange=steps) for steps in steps_before)
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, bitsPerValue=24)
-    with (tmp_path / "direct").open("wb") as file:
-        for date, number in second:
-            amount = second[date, number] - first[date, number]
-            keys = {"stepType": "accum", "startStep": 24, "endStep": 48, "shortName": "tp"}
-            file.write(encoder.encode(amount, dataDate=date, perturbationNumber=number, **keys))
+    amounts = {("tp", date, 48, number): second[date, number] - first[date, number] for date, number in second}
+    write_members(tmp_path / "direct", amounts, bitsPerValue=24, stepType="accum", startStep=24)
     assert correct(corrector, tmp_path / "direct", tmp_path / "out2").messages == count
     new, expected = (fields(tmp_path / name, shortName="tp", stepRange="24-48") for name in ("out", "out2"))
     assert len(new) == count
@@ -456,11 +382,10 @@ def test_geopotential_is_written_as_the_height_that_the_input_has(tmp_path):
     corrector = make_corrector(EMOS, task)
     heights = 28.5 + np.random.default_rng(0).standard_normal((MEMBERS, *GRID.shape))
     for name, factor in (("gh", 1.0), ("z", 9.80665)):
-        keys = {**KEYS, "typeOfLevel": "isobaricInhPa", "level": 500, "shortName": name, "bitsPerValue": 24}
-        encoder = Encoder(GRID, **keys, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
-        with (tmp_path / name).open("wb") as file:
-            for number, field in enumerate(heights, 1):
-                file.write(encoder.encode(factor * field, dataDate=STARTS[0], endStep=24, perturbationNumber=number))
+        members = {
+            (name, STARTS[0], 24, number): factor * field for number, field in zip(NUMBERS, heights, strict=True)
+        }
+        write_members(tmp_path / name, members, typeOfLevel="isobaricInhPa", level=500, bitsPerValue=24)
         assert correct(corrector, tmp_path / name, tmp_path / f"{name}.out").messages == MEMBERS
     found, expected = (fields(tmp_path / f"{name}.out", shortName=name) for name in ("gh", "z"))
     for key, field in expected.items():
@@ -479,14 +404,9 @@ def test_a_forecast_over_another_interval_than_in_training_is_refused(tmp_path):
 
 def test_an_interval_that_grib1_cannot_state_is_refused(tmp_path):
     """GRIB1 has one octet each for the hours of begin and end."""
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
-    with (tmp_path / "input").open("wb") as file:
-        for lead in (301, 325):
-            for number in range(1, MEMBERS + 1):
-                field = 1e-4 * lead * np.random.default_rng(number).uniform(0.5, 0.6, GRID.shape)
-                file.write(
-                    encoder.encode(field, shortName="tp", dataDate=STARTS[0], endStep=lead, perturbationNumber=number)
-                )
+    rates = 1e-4 * np.random.default_rng(0).uniform(0.5, 0.6, (MEMBERS, *GRID.shape))
+    amounts = {("tp", STARTS[0], lead, n): lead * rates[n - 1] for lead, n in product((301, 325), NUMBERS)}
+    write_members(tmp_path / "input", amounts)
     corrector = make_corrector(EMOS, Task("rain", ["tp:24h"], ["tp:24h"], [325]))
     with pytest.raises(InputError, match=r"a message like those of .*input cannot hold tp over 24 h at \+325 h; write"):
         correct(corrector, tmp_path / "input", tmp_path / "out")
@@ -494,14 +414,9 @@ def test_an_interval_that_grib1_cannot_state_is_refused(tmp_path):
 
 
 def test_wind_speed_is_added_after_a_component(tmp_path):
-    wind = np.random.default_rng(0).normal(0, 6, (2, MEMBERS, *GRID.shape))
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
-    with (tmp_path / "input").open("wb") as file:
-        for name, members in zip(("10u", "10v"), wind, strict=True):
-            for number, field in enumerate(members, 1):
-                file.write(
-                    encoder.encode(field, shortName=name, dataDate=STARTS[0], endStep=24, perturbationNumber=number)
-                )
+    random = np.random.default_rng(0)
+    wind = {(name, STARTS[0], 24, n): random.normal(0, 6, GRID.shape) for name in ("10u", "10v") for n in NUMBERS}
+    write_members(tmp_path / "input", wind)
     corrector = make_corrector(EMOS, Task("wind", ["10si"], ["10si"], [24]))
     done = correct(corrector, tmp_path / "input", tmp_path / "out")
     assert done.messages == MEMBERS

@@ -2,31 +2,26 @@
 
 import shutil
 import subprocess
+from itertools import product
 
-import eccodes
 import netCDF4
 import numpy as np
 import pytest
 import torch
 import xarray as xr
-from correction_runs import correct
+from correction_runs import correct, read_messages, write_members
 from forecast_files import write_forecasts
-from grib_parts import GRID, KEYS
+from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, messages
+from data_pipeline.formats.grib import messages
 from data_pipeline.formats.netcdf.value_packing import ValuePacking
 from data_pipeline.formats.open import ensemble_fields, grid_of_files, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
-from models.correction.correct_files import correct_files
-from models.correction.options import CorrectionOptions
 from models.correction.sidecar import read_sidecar
-from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
-from models.parallel.domain import Domain
-from models.parallel.mesh import Mesh
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
@@ -82,8 +77,7 @@ ORDERS = [
 ]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("order", "turned"), [*zip(ORDERS, (False, True, True), strict=True)])
 def test_netcdf_keeps_all_but_the_corrected_values(forecast, command, tmp_path, order, turned):
     with xr.open_dataset(forecast) as data:
         written = data.transpose(*order).load()
@@ -143,12 +137,7 @@ def test_a_number_equal_to_the_fill_value_stays_a_number():
 
 def generating_processes(path):
     """Return the identifiers of the generating processes of all messages, as ecCodes reads them."""
-    found = set()
-    with path.open("rb") as file:
-        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-            found.add(eccodes.codes_get_long(handle, "generatingProcessIdentifier"))
-            eccodes.codes_release(handle)
-    return found
+    return {process for (process,), _ in read_messages(path, "generatingProcessIdentifier")}
 
 
 def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path):
@@ -160,13 +149,12 @@ def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path
     assert generating_processes(tmp_path / "plain.grib") != {255}
     with netCDF4.Dataset(tmp_path / "direct.nc") as direct:
         assert "deepweather_fallback" not in direct.ncattrs()
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
-    with xr.open_dataset(forecast) as raw, (tmp_path / "in.grib").open("wb") as file:
-        for start, lead in ((s, n) for s in (0, 1) for n in (0, 1)):
-            for number in range(MEMBERS):
-                keys = {"shortName": "2t", "dataDate": 20200101 + start, "endStep": 24 * (lead + 1)}
-                field = raw.t2m.values[start, lead, number]
-                file.write(encoder.encode(field, **keys, perturbationNumber=number + 1, bitsPerValue=24))
+    with xr.open_dataset(forecast) as raw:
+        fields = {
+            ("2t", 20200101 + start, 24 * (lead + 1), number + 1): raw.t2m.values[start, lead, number]
+            for start, lead, number in product((0, 1), (0, 1), range(MEMBERS))
+        }
+    write_members(tmp_path / "in.grib", fields, bitsPerValue=24)
     ended = run(command, tmp_path, "in.grib", "second.nc")
     assert ended.code == 0, ended.stderr
     assert "holds the corrected fields only" in ended.stdout
@@ -186,6 +174,8 @@ def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path
     assert open_ensemble(tmp_path / "fewer.nc", chunks=None).sizes["number"] == 2
     refused = run(command, tmp_path, "in.grib", "fewer.grib", "member_count=2")
     assert refused.stderr.startswith("error: a copy of in.grib has its members, so member_count=2 cannot be written")
+    refused = run(command, tmp_path, "in.nc", "more.nc", "member_count=5")
+    assert "member_count=5" in refused.stderr
     refused = run(command, tmp_path, "in.nc", "other.nc", "template=postprocessed")
     assert refused.stderr.startswith("error: template=postprocessed is for GRIB files")
     refused = run(command, tmp_path, "in.nc", "out.grib", "format=netcdf")
@@ -193,23 +183,9 @@ def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path
     assert "the name of GRIB, but format=netcdf" in refused.stderr
 
 
-def cycle(path, start, grid=GRID, leads=(24, 48)):
-    encoder = Encoder(grid, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
-    with path.open("wb") as file:
-        for lead in leads:
-            for number in range(1, MEMBERS + 1):
-                keys = {"shortName": "2t", "dataDate": start, "endStep": lead, "perturbationNumber": number}
-                file.write(encoder.encode(kelvin(start + lead + number)[0, 0, 0], **keys))
-    return path
-
-
-def test_several_files_are_one_data_set_in_a_file(command, tmp_path):
-    shifted(tmp_path / "corrector", TASK, GRID)
-    parts = [cycle(tmp_path / f"{lead}.grib", 20200101, leads=[lead]) for lead in (48, 24)]
-    (tmp_path / "all.grib").write_bytes(b"".join(part.read_bytes() for part in parts))
-    assert run(command, tmp_path, "[48.grib,24.grib]", "joined").code == 0
-    assert run(command, tmp_path, "all.grib", "whole").code == 0
-    assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
+def cycle(path, start, leads=(24, 48)):
+    keys = product(["2t"], [start], leads, range(1, MEMBERS + 1))
+    return write_members(path, {key: kelvin(sum(key[1:]))[0, 0, 0] for key in keys})
 
 
 def test_a_folder_is_corrected_cycle_by_cycle(command, tmp_path):
@@ -306,19 +282,6 @@ def test_a_full_disk_is_one_sentence(forecast, command, tmp_path, monkeypatch):
     assert (ended.code, ended.stderr.count("\n")) == (2, 1)
     assert ended.stderr.startswith("error: no space for new/out.nc: it needs about")
     assert not (tmp_path / "new").exists()
-
-
-def test_another_number_of_members_needs_grib(forecast, tmp_path):
-    """A copy has the dimensions of the input."""
-    task, grid = TASK, GRID
-    engine = TorchEngine(
-        Corrector.load(shifted(tmp_path / "corrector", task, grid)), Domain.of(grid), torch.device("cpu"), "toy", None
-    )
-    options = CorrectionOptions(member_count=5)
-    with pytest.raises(InputError, match="member_count"):
-        correct_files([engine], [forecast], tmp_path / "out.nc", Mesh.single(), options)
-    count = correct_files([engine], [forecast], tmp_path / "out.grib", Mesh.single(), options, output_type="grib")
-    assert count.messages == 2 * 2 * 5
 
 
 def test_stations_are_corrected(command, tmp_path):

@@ -1,16 +1,16 @@
 """Several correctors and several files in one run of `correct`."""
 
+from itertools import product
+
 import numpy as np
 import pytest
-import torch
-from correction_runs import correct, correct_with
-from grib_parts import GRID, KEYS
+from correction_runs import correct, correct_with, random_corrector, write_members
+from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, reader, repack
+from data_pipeline.formats.grib import reader, repack
 from data_pipeline.task import Task
 from models.correction.torch_engine import TorchEngine
-from models.corrector import Corrector
 
 MEMBERS = 4
 
@@ -18,27 +18,14 @@ MEMBERS = 4
 def write(path, name):
     """Write forecasts of one variable for two starts and two lead times."""
     random = np.random.default_rng(len(name))
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, shortName=name)
-    with path.open("wb") as file:
-        for start in (20200101, 20200102):
-            for lead in (24, 48):
-                for number in range(1, MEMBERS + 1):
-                    field = 280 + 8 * random.standard_normal(GRID.shape)
-                    file.write(encoder.encode(field, dataDate=start, endStep=lead, perturbationNumber=number))
-    return path
+    keys = product([name], (20200101, 20200102), (24, 48), range(1, MEMBERS + 1))
+    return write_members(path, {key: 280 + 8 * random.standard_normal(GRID.shape) for key in keys})
 
 
 def make_corrector(target, leads=(24, 48), inputs=()):
     """Return EMOS of one target with other coefficients in every cell; it reads `inputs`, or the target alone."""
-    torch.manual_seed(len(target))
     task = Task(target, list(inputs) or [target], [target], list(leads))
-    corrector = Corrector(task, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.rand(3, *GRID.shape))
-    corrector.normalizer.location.fill_(280)
-    corrector.normalizer.scale.fill_(8)
-    for tensor in corrector.model.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.add_(0.05 * torch.randn_like(tensor))
-    return corrector.eval()
+    return random_corrector(task, seed=len(target))
 
 
 def test_two_correctors_in_one_run_equal_two_runs(tmp_path):

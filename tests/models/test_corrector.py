@@ -5,7 +5,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
@@ -13,20 +12,12 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation.scores.case import calibration_bin
 from models import protocol
-from models.corrector import Corrector, build_model
+from models.corrector import Corrector
 from models.normalizer import Normalizer
 
 TASK = Task("rain", ["tp", "2t"], ["tp"], [48])
 GRID = Grid.regular(7, 8)
 RAW = {"_target_": "models.statistical.raw.Raw"}
-
-
-def test_members_respect_physical_bounds(toy):
-    data = toy(TASK, GRID, 4)
-    sample = next(batches(data, 4))
-    sample = sample._replace(ensemble=sample.ensemble - 280)
-    assert sample.ensemble[:, :, 0].min() < 0
-    assert Corrector(TASK, GRID, RAW, data.static).members(sample).min() == 0
 
 
 def test_normalised_samples_have_mean_0_and_mean_square_1(toy):
@@ -42,22 +33,6 @@ def test_normalised_samples_have_mean_0_and_mean_square_1(toy):
     torch.testing.assert_close(whole.target * scale + location, next(batches(data, 12)).target)
 
 
-def test_a_misspelt_hyper_parameter_is_an_error():
-    with pytest.raises(InputError, match="MLP has no option 'widht'; it has width, depth, dropout"):
-        build_model({"_target_": "models.networks.mlp.MLP", "widht": 3}, TASK, GRID)
-
-
-def test_a_file_that_is_no_corrector_is_an_error_with_its_name(tmp_path):
-    with pytest.raises(InputError, match=r"there is no corrector .*missing"):
-        Corrector.load(tmp_path / "missing")
-    (tmp_path / "text").write_text("not tensors")
-    with pytest.raises(InputError, match=r"text is text, not a corrector"):
-        Corrector.load(tmp_path / "text")
-    save_file({"a": torch.ones(1)}, tmp_path / "tensors")
-    with pytest.raises(InputError, match="holds tensors but no corrector"):
-        Corrector.load(tmp_path / "tensors")
-
-
 def test_units_and_intervals_are_in_the_file(tmp_path, toy):
     """Files of older versions state none and load."""
     meanings = (Meaning(TASK.inputs[0], "m", (1440,)), Meaning(TASK.inputs[1], "K", (0,)))
@@ -70,42 +45,6 @@ def test_units_and_intervals_are_in_the_file(tmp_path, toy):
     del description["meanings"]
     save_file(load_file(path), path, metadata={"deepweather": json.dumps(description)})
     assert Corrector.load(path).meanings == ()
-
-
-def test_a_truncated_corrector_is_an_error_with_its_name(tmp_path, toy):
-    path = tmp_path / "corrector.safetensors"
-    Corrector(TASK, GRID, RAW, toy(TASK, GRID, 1).static).save(path)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match="not a complete safetensors file"):
-        Corrector.load(path)
-
-
-def test_a_file_with_other_shapes_is_an_error_with_its_name(toy, tmp_path, monkeypatch):
-    """The model has changed since the file was written."""
-    made = Corrector(TASK, GRID, {"_target_": "models.networks.mlp.MLP", "width": 5}, toy(TASK, GRID, 1).static)
-    monkeypatch.setitem(made.spec, "width", 6)
-    made.save(tmp_path / "old.safetensors")
-    with pytest.raises(InputError, match=r"old.safetensors holds a model MLP of another version: model"):
-        Corrector.load(tmp_path / "old.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("mixture", "sentence"),
-    [
-        (
-            {"expert": 3},
-            "model.mixture has no option 'expert'; it has experts, gate, degree, blend, scale_by_gate, routing",
-        ),
-        ({"gate": "garden"}, "model.mixture.gate must be one of latent, sphere, computed, got 'garden'"),
-        ({"gate": "sphere"}, "model.mixture.degree belongs to gate sphere, got None with sphere"),
-        ({"degree": 3}, "model.mixture.degree belongs to gate sphere, got 3 with latent"),
-        ({"experts": 1, "routing": {}}, "model.mixture.experts must be a whole number of at least 2, got 1"),
-        ({"routing": {"quantil": 0.3}}, "model.mixture.routing has no option 'quantil'"),
-    ],
-)
-def test_invalid_options_of_a_mixture_are_errors(mixture, sentence):
-    with pytest.raises(InputError, match=sentence):
-        build_model({"_target_": "models.networks.unet.UNet", "width": 4, "mixture": mixture}, TASK, GRID)
 
 
 def dry_and_wet(spec):

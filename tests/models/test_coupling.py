@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -20,7 +19,6 @@ TASK = Task("one", ["10u"], ["10u"], [24])
 RAIN = Task("rain", ["10u", "tp"], ["tp", "10u"], [24])
 GRID = Grid.regular(40, 50)
 FIELDS = hnp.arrays(np.float64, (6, 3), elements=st.floats(-50, 50, width=32))
-TIED = hnp.arrays(np.float64, (6, 3), elements=st.sampled_from([0.0, 1.0, 2.0, np.nan]))
 
 
 def batch(members, task=TASK, starts=(1_000_000_000,)):
@@ -41,35 +39,12 @@ def coupled(raw, distribution=None, **options):
     return written_members(distribution, sample, TASK, grid, **options).members[:, 0, 0, 0]
 
 
-@given(FIELDS, st.integers(0, 2**63 - 1), st.sampled_from(["hazen", "weibull"]))
-def test_every_member_keeps_its_rank(raw, seed, levels):
-    corrected = coupled(raw, seed=seed, quantile_levels=levels).numpy()
-    values = np.sort(corrected, 0)
-    assert (np.diff(values, axis=0) > 0).all()
-    np.testing.assert_array_equal(values, values[:, :1].repeat(3, 1))
-    higher = raw[:, None] > raw
-    assert (corrected[:, None] > corrected)[higher].all()
-
-
 @given(FIELDS, st.permutations(range(6)))
 def test_reordered_raw_members_give_the_same_members_reordered(raw, order):
     """For raw members that differ, because equal ones have no order."""
     raw = raw + np.arange(6)[:, None] * 1e-6
     distinct = [len(set(column)) == 6 for column in raw.T]
     np.testing.assert_array_equal(coupled(raw[order])[:, distinct], coupled(raw)[order][:, distinct])
-
-
-@given(TIED)
-def test_raw_members_stay_where_a_member_is_missing(raw):
-    corrected, missing = coupled(raw).numpy(), np.isnan(raw).any(0)
-    np.testing.assert_array_equal(corrected[:, missing], raw[:, missing])
-    assert np.isfinite(corrected[:, ~missing]).all()
-
-
-@given(FIELDS)
-def test_an_ensemble_of_equal_size_gives_its_own_members(raw):
-    own = Ensemble(torch.tensor(raw)[:, None, None, None])
-    np.testing.assert_array_equal(coupled(raw, own), raw)
 
 
 @pytest.mark.parametrize(
@@ -174,18 +149,6 @@ def test_member_values_are_the_members_in_increasing_order():
         values = member_values(forecast, RAIN, 5).members
         members = written_members(forecast, batch(raw, RAIN), RAIN, GRID).members
         assert torch.equal(values, members.sort(0).values)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"quantile_levels": "gringorten"}, "quantile_levels must be one of hazen, weibull, got 'gringorten'"),
-        ({"seed": -1}, "seed must be a whole number from 0 to 9223372036854775807, got -1"),
-    ],
-)
-def test_invalid_options_are_errors(options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        coupled(np.zeros((2, 1)), **options)
 
 
 def test_the_hash_that_breaks_ties_is_splitmix64():

@@ -6,11 +6,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from correction_runs import correct
-from grib_parts import GRID, KEYS
+from correction_runs import correct, write_members
+from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.correction import field_spool
@@ -24,14 +23,10 @@ LARGE = Grid.regular(45, 90)
 @pytest.fixture
 def files(tmp_path):
     """The same messages: forecast after forecast, and member after member."""
-    encoder = Encoder(LARGE, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=len(MEMBERS))
-    random, messages = np.random.default_rng(0), {}
-    for start, number in product(STARTS, MEMBERS):
-        keys = {"shortName": "2t", "dataDate": start, "endStep": 24, "perturbationNumber": number}
-        messages[start, number] = encoder.encode(280 + 8 * random.standard_normal(LARGE.shape), **keys)
-    orders = {"forecasts": product(STARTS, MEMBERS), "members": ((s, m) for m in MEMBERS for s in STARTS)}
-    for name, order in orders.items():
-        (tmp_path / name).write_bytes(b"".join(messages[key] for key in order))
+    random = np.random.default_rng(0)
+    fields = {("2t", s, 24, m): 280 + 8 * random.standard_normal(LARGE.shape) for s, m in product(STARTS, MEMBERS)}
+    write_members(tmp_path / "forecasts", fields, LARGE)
+    write_members(tmp_path / "members", dict(sorted(fields.items(), key=lambda item: item[0][::-1])), LARGE)
     return tmp_path
 
 

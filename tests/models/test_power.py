@@ -8,7 +8,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import REFERENCES, Corrector, reads_moments
-from models.distribution import Ensemble, PowerTransformed, average
+from models.distribution import Ensemble, PowerTransformed
 from models.normalizer import Normalizer
 from training.loss import CRPS, ThresholdWeightedCRPS
 
@@ -100,14 +100,6 @@ def test_the_quantiles_are_powers_of_those_of_a_model_of_the_roots(name):
         assert (forecast.cdf(batch.target)[dry] > 0).float().mean() > 0.5
 
 
-def test_the_file_keeps_the_power(tmp_path):
-    corrector, batch = fitted(EMOS | {"power": 0.5}, rain())
-    corrector.save(tmp_path / "c.safetensors")
-    again = Corrector.load(tmp_path / "c.safetensors")
-    torch.testing.assert_close(again(batch).crps(batch.target), corrector(batch).crps(batch.target), rtol=0, atol=0)
-    assert again.normalizer.power == 0.5
-
-
 def test_a_network_learns_in_the_units_of_the_roots():
     corrector, batch = fitted(SPECS["mlp"] | {"power": 0.5}, rain())
     normal = corrector.normalizer(batch)
@@ -128,18 +120,6 @@ def test_moments_of_members_do_not_suffice_for_moments_of_their_roots():
     assert reads_moments(EMOS)
     assert reads_moments(EMOS | {"power": 1.0})
     assert not reads_moments(EMOS | {"power": 0.5})
-
-
-def test_committees_average_the_roots():
-    first, batch = fitted(SPECS["mlp"] | {"power": 0.5}, rain())
-    second, _ = fitted(SPECS["mlp"] | {"power": 0.5}, rain(seed=1))
-    other, _ = fitted(SPECS["mlp"] | {"power": 0.4}, rain())
-    with torch.no_grad():
-        forecasts = [corrector(batch) for corrector in (first, second, other)]
-    mean = average(forecasts[:2])
-    torch.testing.assert_close(mean.inner.mu, (forecasts[0].inner.mu + forecasts[1].inner.mu) / 2)
-    with pytest.raises(InputError, match=r"model\.power 0\.4 and 0\.5 cannot be averaged"):
-        average(forecasts)
 
 
 def test_the_raw_ensemble_is_left_as_it_is():

@@ -42,12 +42,6 @@ def test_missing_claims_are_false():
     assert claims(OptionalTiles(TASK, GRID, local=True)) == Claims(any_grid=True, tiles=True)
 
 
-def test_a_claim_may_be_set_in_the_constructor():
-    model = NoClaims(TASK, GRID)
-    model.any_size = True
-    assert claims(model) == Claims(any_size=True)
-
-
 @pytest.mark.parametrize(
     ("attributes", "sentence"),
     [

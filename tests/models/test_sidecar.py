@@ -5,52 +5,41 @@ import json
 import os
 import signal
 import time
+from itertools import product
 
-import eccodes
 import numpy as np
 import pytest
-import torch
-from correction_runs import correct
-from grib_parts import GRID, KEYS
+from correction_runs import correct, random_corrector, read_values, write_members
+from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import remove_abandoned_files
-from data_pipeline.formats.grib import Edit, Encoder, rewrite
+from data_pipeline.formats.grib import Edit, rewrite
 from data_pipeline.formats.grib.readback import read_back, same_order
 from data_pipeline.task import Task, Variable
 from models.correction.sidecar import read_sidecar, sidecar_path, write_sidecar
-from models.corrector import Corrector
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 
 
 def forecast(path, members=4):
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=members)
-    with path.open("wb") as file:
-        for name in ("2t", "msl"):
-            for number in range(1, members + 1):
-                field = np.random.default_rng(number).normal(280, 8, GRID.shape)
-                field.flat[number] = 9999  # an honest value
-                file.write(
-                    encoder.encode(field, shortName=name, dataDate=20200101, endStep=24, perturbationNumber=number)
-                )
-    return path
+    fields = {}
+    for name, number in product(("2t", "msl"), range(1, members + 1)):
+        field = np.random.default_rng(number).normal(280, 8, GRID.shape)
+        field.flat[number] = 9999  # an honest value
+        fields[name, 20200101, 24, number] = field
+    return write_members(path, fields)
 
 
 def corrector():
-    torch.manual_seed(0)
-    made = Corrector(TASK, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.rand(3, *GRID.shape))
-    made.normalizer.location.fill_(280)
-    made.normalizer.scale.fill_(8)
-    made.normalizer.always.fill_(1)
-    made.normalizer.known.fill_(1)
-    return made.eval()
+    return random_corrector(TASK, size=0)
 
 
 def test_the_sidecar_describes_the_output(tmp_path):
     source, output = forecast(tmp_path / "in"), tmp_path / "out.grib"
     correct(corrector(), source, output)
     found = read_sidecar(output)
+    assert (found["format"], found["kind"]) == (1, "corrected forecast")
     assert sidecar_path(output).read_text().count("\n") == 1
     assert found["output"]["sha256"] == found["audit"]["sha256"] == hashlib.sha256(output.read_bytes()).hexdigest()
     assert found["inputs"][0]["sha256"] == hashlib.sha256(source.read_bytes()).hexdigest()
@@ -59,8 +48,7 @@ def test_the_sidecar_describes_the_output(tmp_path):
     assert found["options"]["mark"] is True
     audit = found["audit"]["fields"]["2t"]
     assert (found["audit"]["headers"], audit["messages"], audit["ranks"]) == (True, 4, 1)
-    with output.open("rb") as file:
-        values = [eccodes.codes_get_values(eccodes.codes_grib_new_from_file(file)) for _ in range(4)]
+    values = read_values(output)[:4]
     assert [audit["lowest"], audit["highest"]] == pytest.approx([np.min(values), np.max(values)], rel=1e-6)
     assert np.isfinite(values).all()
 

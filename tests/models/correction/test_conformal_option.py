@@ -1,19 +1,18 @@
 """The option `conformal` of `correct`: the written members, and what it refuses."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from grib_parts import GRID, KEYS
+from correction_runs import random_corrector, write_members
+from grib_parts import GRID
 from scipy import stats
 
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.task import Task, Variable
 from models.correction.conformal import ConformalLayer, band_weights
-from models.corrector import Corrector
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 MEMBERS = 5
@@ -25,18 +24,12 @@ NOMINAL = stats.norm.ppf([0.1, 0.5, 0.9])
 def files(tmp_path):
     """A forecast at two lead times, an EMOS, and a layer that stretches the spread by 1.5 and moves 24 h by `MOVES`."""
     random = np.random.default_rng(1)
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, shortName="2t")
-    with (tmp_path / "in.grib").open("wb") as file:
-        for lead in (24, 48):
-            for number in range(1, MEMBERS + 1):
-                field = 280 + 8 * random.standard_normal(GRID.shape)
-                file.write(encoder.encode(field, dataDate=20200101, endStep=lead, perturbationNumber=number))
-    corrector = Corrector(
-        Task("t2m", ["2t"], ["2t"], [24, 48]), GRID, {"_target_": "models.statistical.emos.EMOS"},
-        torch.rand(3, *GRID.shape),
-    )  # fmt: skip
-    corrector.normalizer.location.fill_(280)
-    corrector.normalizer.scale.fill_(8)
+    fields = {
+        ("2t", 20200101, lead, number): 280 + 8 * random.standard_normal(GRID.shape)
+        for lead, number in product((24, 48), range(1, MEMBERS + 1))
+    }
+    write_members(tmp_path / "in.grib", fields)
+    corrector = random_corrector(Task("t2m", ["2t"], ["2t"], [24, 48]), size=0)
     corrector.save(tmp_path / "emos.safetensors")
     layer(tmp_path)
     return tmp_path

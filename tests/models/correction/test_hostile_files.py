@@ -15,7 +15,8 @@ from hypothesis import given, settings, strategies
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.correction.corrector_file import read_header
+from models.correction import corrector_file
+from models.correction.corrector_file import plain_json, read_header
 from models.corrector import Corrector
 
 TASK, GRID = Task("toy", ["2t"], ["2t"], [24]), Grid.regular(5, 8)
@@ -95,6 +96,7 @@ HOSTILE = {
     "type": (lambda path: with_tensor(path, dtype="OBJECT"), f"{FIRST} has the type 'OBJECT', which no corrector has"),
     "offsets": (lambda path: with_tensor(path, data_offsets=[0, 2**47]), f"{FIRST} has another size than its shape"),
     "longer": (lambda path: leave(path, data=DATA + b"more"), "its tensors have"),
+    "no corrector": (lambda path: leave(path, HEADER | {"__metadata__": {}}), "holds tensors but no corrector"),
     "os": (lambda path: described(path, model={"_target_": "os.system", "command": "true"}), "os.system is"),
     "foreign": (lambda path: described(path, model={"_target_": "subprocess.Popen"}), "subprocess.Popen is"),
     "function": (lambda path: described(path, model={"_target_": "models.correct.os.system"}), "does not exist"),
@@ -167,3 +169,29 @@ def test_any_bytes_are_refused_by_name(tmp_path_factory, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match="bytes"):
         read_header(path)
+
+
+def levels(value):
+    """Return how deep lists and objects lie inside each other."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max(map(levels, inner), default=0) + isinstance(value, dict | list)
+
+
+@settings(max_examples=max(200, settings().max_examples))
+@given(JSON.filter(lambda value: "NaN" not in (text := json.dumps(value)) and "Infinity" not in text))
+def test_json_is_read_unless_it_has_too_many_parts_or_levels(value):
+    limits = {"MOST_BRACKETS": 4, "MOST_VALUES": 5, "DEEPEST": 2}
+    text = json.dumps(value, ensure_ascii=False)
+    brackets, commas = sum(text.count(each) for each in "[{"), text.count(",")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, limit in limits.items():
+            patch.setattr(corrector_file, name, limit)
+        try:
+            found = plain_json(text)
+        except ValueError:
+            assert brackets > 4 or commas > 5 or levels(value) > 2
+        else:
+            assert brackets <= 4
+            assert commas <= 5
+            assert levels(value) <= 2
+            assert found == value

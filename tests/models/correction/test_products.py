@@ -2,67 +2,40 @@
 
 from statistics import NormalDist
 
-import eccodes
 import numpy as np
 import pytest
-import torch
-from correction_runs import correct
+from correction_runs import correct, random_corrector, read_messages, write_members
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.task import Task
 from models.correction.options import CorrectionOptions
 from models.correction.products import parse_products, products_of_tasks
-from models.corrector import Corrector
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 MEMBERS = 5
+HEIGHT = {"productDefinitionTemplateNumber": 1, "typeOfLevel": "heightAboveGround", "level": 2}
 WANTED = ("mean", "spread", "quantile 0.9", "probability > 6 degC", "probability <= 281")
 
 
 def forecast(path, edition=2, holes=()):
     """Write forecasts of 2t for one start; `holes` are members without a value in the first cell."""
-    random = np.random.default_rng(3)
-    keys = {"numberOfForecastsInEnsemble": MEMBERS, "shortName": "2t", "typeOfLevel": "surface", "bitsPerValue": 24}
-    template = {"productDefinitionTemplateNumber": 1, "typeOfFirstFixedSurface": 103} if edition == 2 else {}
-    if edition == 2:
-        keys |= template | {"typeOfLevel": "heightAboveGround", "level": 2}
-    else:
-        keys |= {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "type": "pf", "stream": "enfo"}
-    encoder = Encoder(GRID, edition=edition, **keys)
-    with path.open("wb") as file:
-        for number in range(1, MEMBERS + 1):
-            field = 280 + 8 * random.standard_normal(GRID.shape)
-            if number in holes:
-                field[0, 0] = np.nan
-            file.write(encoder.encode(field, dataDate=20200101, dataTime=1200, endStep=24, perturbationNumber=number))
-    return path
+    random, fields = np.random.default_rng(3), {}
+    for number in range(1, MEMBERS + 1):
+        field = fields["2t", 20200101, 24, number] = 280 + 8 * random.standard_normal(GRID.shape)
+        if number in holes:
+            field[0, 0] = np.nan
+    return write_members(path, fields, edition=edition, bitsPerValue=24, **(HEIGHT if edition == 2 else {}))
 
 
 def make_corrector():
-    """Return EMOS, whose distributions are normal, with other coefficients in every cell."""
-    torch.manual_seed(0)
-    corrector = Corrector(TASK, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.rand(3, *GRID.shape))
-    corrector.normalizer.location.fill_(280)
-    corrector.normalizer.scale.fill_(8)
-    for tensor in corrector.model.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.add_(0.05 * torch.randn_like(tensor))
-    return corrector.eval()
+    """Return EMOS, whose distributions are normal."""
+    return random_corrector(TASK)
 
 
 def read(path, *names):
-    """Return keys and values of all messages, as ecCodes reads them."""
-    found = []
-    with path.open("rb") as file:
-        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-            eccodes.codes_set(handle, "missingValue", 1e30)
-            keys = [eccodes.codes_get_string(handle, name) for name in names]
-            field = eccodes.codes_get_values(handle).reshape(GRID.shape)
-            found.append((keys, np.where(field == 1e30, np.nan, field)))
-            eccodes.codes_release(handle)
-    return found
+    """Return keys, as texts, and values of all messages, as ecCodes reads them."""
+    return [([*map(str, keys)], field.reshape(GRID.shape)) for keys, field in read_messages(path, *names)]
 
 
 def test_products_follow_the_first_member_and_agree_with_each_other(tmp_path):

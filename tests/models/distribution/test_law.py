@@ -530,13 +530,13 @@ def test_the_export_form_gives_the_same_numbers_in_numpy(law):
     form = form if one.mask is None else form["inner"]
     outputs = {}
     family = _family(_named(form, outputs), {name: values.numpy() for name, values in outputs.items()}, SHAPE[1:])
-    levels = LEVELS.numpy()
-    close = {"rtol": 1e-6, "atol": 1e-9}
-    np.testing.assert_allclose(family.quantiles(levels), one.core.quantile(LEVELS)[:, 0], **close)
-    np.testing.assert_allclose(family.mean(), one.core.mean[0], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(family.std(), one.core.std[0], rtol=1e-3, atol=1e-4)
-    value = torch.full(SHAPE, 0.8, dtype=torch.float64)
-    np.testing.assert_allclose(family.cdf(value.numpy())[0], one.core.cdf(value)[0], **close)
+    np.testing.assert_allclose(family.quantiles(LEVELS.numpy()), one.core.quantile(LEVELS)[:, 0], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(family.mean(), one.core.mean[0], rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(family.std(), one.core.std[0], rtol=1e-4, atol=1e-9)
+    for value in (-1.0, 0.0, 0.8):
+        expected = one.core.cdf(torch.full(SHAPE, value, dtype=torch.float64))
+        for values in (np.full((1, 1, 1, 1), value), np.full(SHAPE, value)):  # of all cells, and of each
+            np.testing.assert_allclose(family.cdf(values), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_numpy_has_every_distribution_that_is_exported():

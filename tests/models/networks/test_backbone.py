@@ -38,43 +38,6 @@ def test_output_channels_are_counted_without_random_numbers():
     assert build_model(spec(backbone=conv), TASK, GRID).last.in_channels == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (
-            {"backbone": {"_target_": "torch.nn.MaxPool2d", "kernel_size": 2}, "inputs_argument": "stride"},
-            r"must return a tensor",
-        ),
-        (
-            {"backbone": RESNET, "inputs_argument": "channels"},
-            r"model.backbone has no option 'channels'; it has in_channels, wid",
-        ),
-        (
-            {"backbone": RESNET, "inputs_argument": None},
-            r"model.inputs_argument must be the name of an argument of the backbone, got None",
-        ),
-        (
-            {"backbone": RESNET, "grid_argument": 3},
-            r"model.grid_argument must be the name of an argument of the backbone, got 3",
-        ),
-        ({"backbone": RESNET, "tiles": "yes"}, r"model.tiles must be true or false, got 'yes'"),
-        ({"backbone": "ResNet"}, r"model.backbone must be a description such as"),
-        ({"backbone": {"_target_": "os.system"}}, r"model.backbone: os.system is not in models, torch.nn, weathernets"),
-        (
-            {"backbone": {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 13}},
-            r"model.backbone cannot take \d+ features on 9 x 12 points, .*: .*[Kk]ernel",
-        ),
-        (
-            {"backbone": {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 3}},
-            r"must return a tensor \(batch, channels, 9, 12\) on 9 x 12 points, .*, but returned \(1, 3, 7, 10\)",
-        ),
-    ],
-)
-def test_unsuitable_backbones_are_refused(options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        build_model(spec(**options), TASK, GRID)
-
-
 def test_tiles_are_claimed_only_by_the_option():
     halves = Domain.split(GRID, 1, 2)
     with pytest.raises(InputError, match=r"model Backbone works on whole fields .* mesh has 1 x 2 tiles"):

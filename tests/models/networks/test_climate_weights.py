@@ -7,7 +7,7 @@ from scipy.optimize import nnls
 
 from models.networks.climate_weights import LeftOutCase, fit_weights, least_squares
 
-LEADS, TARGETS, CELLS = 2, 2, (3, 4)
+CELLS = 3, 4
 
 
 def fit(cases, leads=1):

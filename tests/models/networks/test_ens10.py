@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -115,30 +114,3 @@ def test_biases_before_a_normalisation_have_a_zero_gradient(toy):
     for bias in within:
         assert (bias.grad == 0).all()
     assert (last.grad != 0).all()
-
-
-def test_training_improves_the_score(toy):
-    grid = Grid.regular(13, 16)
-    torch.manual_seed(0)
-    model, sample = ENS10UNet(TOY, grid), next(batches(toy(TOY, grid, 8), 8))
-    sample = sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    scores = []
-    for _ in range(30):
-        scores.append(model(sample).crps(sample.target).mean())
-        optimizer.zero_grad()
-        scores[-1].backward()
-        optimizer.step()
-    assert scores[-1] < 0.8 * scores[0]
-
-
-@pytest.mark.parametrize("shape", [(4, 16), (9, 4)], ids=str)
-def test_too_small_a_grid_is_refused(shape):
-    with pytest.raises(InputError, match="halves the grid twice, which needs 5 rows and columns"):
-        ENS10UNet(TOY, Grid.regular(*shape))
-
-
-@pytest.mark.parametrize("grid", [Grid.regular(5, 5), Grid((50, 49, 48, 47, 46), (1, 2, 3, 4, 5))], ids=str)
-def test_the_smallest_grid_works(grid, toy):
-    model, sample = ENS10UNet(TOY, grid), next(batches(toy(TOY, grid, 2), 2))
-    assert model.eval()(sample).mean.shape == (2, 1, 5, 5)

@@ -1,13 +1,10 @@
-import pytest
 import torch
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.networks.error_climate import ErrorClimate
 from models.networks.features import Features
-from models.parallel.domain import Domain
 from models.statistical.predictors import annual_harmonics
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48])
@@ -66,16 +63,6 @@ def test_every_cell_trains_its_own_embedding(toy):
     torch.testing.assert_close(features(sample)[3, -2:], features.embedding)
 
 
-def test_a_tile_uses_its_part_of_the_embedding(toy):
-    whole, domain = Features(TASK, GRID, cell_embedding=3), Domain.split(GRID, 2, 2, rank=3)
-    whole.embedding.data.normal_()
-    tile = Features(TASK, domain, cell_embedding=3)
-    tile.load_state_dict(whole.state_dict())
-    sample = next(batches(toy(TASK, GRID, 4), 4))
-    own = sample._replace(**{name: domain.cut(getattr(sample, name)) for name in ("ensemble", "mask", "static")})
-    torch.testing.assert_close(tile(own), domain.cut(whole(sample)))
-
-
 def test_the_mask_of_a_sea_only_field_is_a_feature(toy):
     """It is the only land mask of a task without static fields; other tasks have no such feature."""
     task = Task("toy", ["sst", "2t"], ["2t"], [24])
@@ -88,9 +75,3 @@ def test_the_mask_of_a_sea_only_field_is_a_feature(toy):
     assert any(torch.equal(found[0, k], (~land).float()) for k in range(features.count))
     sample.mask[:, 0] = True
     assert any((features(sample)[:, k] == 1).all() for k in range(features.count))
-
-
-@pytest.mark.parametrize("embedding", [-1, 1.5, True])
-def test_the_embedding_must_be_an_integer(embedding):
-    with pytest.raises(InputError, match=r"model\.cell_embedding must be a whole number of at least 0"):
-        Features(TASK, GRID, embedding)

@@ -7,7 +7,6 @@ import torch.distributed as dist
 from ranks import run_on_ranks
 from torch.nn import functional
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.grid import Grid
 from data_pipeline.synthetic.heat import Heat
@@ -114,9 +113,11 @@ def step(domain, name):
 
 
 def on_tiles(rank):
-    domain = arrange_mesh(1, 2, 2).domain(HEAT.grid)
+    """Networks are split in rows and in columns by turns: the mesh tests of all layers have both at once."""
+    domains = [arrange_mesh(1, *shape).domain(HEAT.grid) for shape in ((2, 1), (1, 2))]
     results = {}
-    for name in SPECS:
+    for turn, name in enumerate(SPECS):
+        domain = domains[turn % 2]
         out, gradients = step(domain, name)
         for gradient in gradients:
             dist.all_reduce(gradient)
@@ -126,7 +127,7 @@ def on_tiles(rank):
 
 def test_outputs_and_gradients_on_tiles_equal_those_on_the_whole_plate():
     expected = {name: step(HEAT.grid, name) for name in SPECS}
-    for found in run_on_ranks(4, on_tiles):
+    for found in run_on_ranks(2, on_tiles):
         for name, (out, tile, gradients) in found.items():
             torch.testing.assert_close(out, expected[name][0][..., *tile], rtol=1e-12, atol=1e-14)
             for ours, theirs in zip(gradients, expected[name][1], strict=True):
@@ -142,19 +143,3 @@ def test_values_are_not_normalised_after_saving_and_loading(tmp_path):
     sample = batch()
     found = Corrector.load(tmp_path / "corrector.safetensors")(sample).mean
     torch.testing.assert_close(found, sample.target, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("task", "spec", "sentence"),
-    [
-        (Task("two", ["2t", "tp"], ["2t"], [24]), SPECS["cnn"], "task two has 2 inputs, but this model needs one"),
-        (Task("heat", ["heat"], ["heat"], [1]), SPECS["known_regions"], r"add data.static=\[region\]"),
-        (TASK, SPECS["smoe"] | {"experts": 1}, "model.experts must be a whole number of at least 2, got 1"),
-        (TASK, SPECS["smoe"] | {"routing": {"quantil": 1}}, "model.routing has no option 'quantil'; it has quantile"),
-        (TASK, SPECS["cnn"] | {"width": 0}, "model.width must be a whole number of at least 1, got 0"),
-        (TASK, SPECS["cnn"] | {"coordinates": 1}, "model.coordinates must be true or false, got 1"),
-    ],
-)
-def test_wrong_options_are_refused(task, spec, sentence):
-    with pytest.raises(InputError, match=sentence):
-        build_model(spec, task, HEAT.grid)

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -175,35 +174,3 @@ def test_attention_weights_are_accurate_in_half_precision():
         with torch.autocast("cpu", torch.bfloat16):
             found = layer.weights(x, 4)
     assert (found - expected).abs().max() < 0.3 * (expected - 1 / 4).abs().mean()
-
-
-def test_training_improves_the_score(toy):
-    grid = Grid.regular(13, 16)
-    torch.manual_seed(0)
-    model, sample = PoET(TOY, grid, **SMALL), batch(toy, grid, 5, 8)
-    sample = sample._replace(ensemble=sample.ensemble.float(), target=sample.target.float())
-    optimizer, scores = torch.optim.Adam(model.parameters(), lr=1e-2), []
-    for _ in range(25):
-        scores.append(model(sample).crps(sample.target, fair=True).mean())
-        optimizer.zero_grad()
-        scores[-1].backward()
-        optimizer.step()
-    assert scores[-1] < 0.8 * scores[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"widths": []}, r"model.widths must be a list of channels, the finest resolution first, got \[\]"),
-        ({"widths": 8}, "model.widths must be a list of channels"),
-        ({"widths": [8, 0]}, "model.widths must be a whole number of at least 1, got 0"),
-        ({"heads": 0}, "model.heads must be a whole number of at least 1, got 0"),
-        ({"attention_resolutions": 5}, "model.attention_resolutions must be a whole number from 0 to 4, got 5"),
-        ({"norm": "none"}, "model.norm must be one of field, channel, got 'none'"),
-        ({}, "needs 3 rows and columns at the coarsest of its 4 resolutions, and 13 x 16 points, .* has 2 x 2 there"),
-    ],
-    ids=str,
-)
-def test_wrong_options_and_grids_are_refused(options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        PoET(TOY, Grid.regular(13, 16), **options)

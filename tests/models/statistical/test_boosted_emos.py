@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -74,18 +73,3 @@ def test_the_lower_bound_is_converted_to_normalised_units():
     back = theirs(moved).affine(location, scale)
     assert float(back.quantile(torch.tensor([0.0])).min()) == pytest.approx(0, abs=1e-6)
     torch.testing.assert_close(back.mean, ours(sample).mean, rtol=0, atol=0.02)
-
-
-def test_invalid_options_are_errors():
-    for options, message in (
-        ({"family": "gauss"}, "family=gauss is unknown"),
-        ({"family": "truncated_normal"}, "needs lower"),
-        ({"lower": 0.0}, "has no lower"),
-        ({"learning_rate": 2.0}, "learning_rate must be a number of at least 0.001 and less than 1"),
-        ({"max_steps": 0}, "max_steps must be a whole number of at least 1"),
-        ({"folds": 1}, "folds must be a whole number of at least 2"),
-        ({"products": "yes"}, "products must be true or false"),
-        ({"shared": 1}, "shared must be true or false"),
-    ):
-        with pytest.raises(InputError, match=message):
-            BoostedEMOS(TASK, GRID, **options)

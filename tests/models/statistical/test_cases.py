@@ -11,11 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models import corrector as corrector_module
 from models.corrector import Corrector, build_model, in_batches, needed_task
 from models.normalizer import Normalizer
-from models.statistical import cases
+from models.statistical import cases, regression
 from models.statistical.cases import TooFewCasesError, covers_year, lead_index, longest_gap
 
 TASK, GRID = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48]), Grid.regular(3, 4)
@@ -27,6 +28,14 @@ FITTED = {
     "mlp": SPECS["mlp"],
     "mlp from emos": SPECS["mlp"] | {"baseline": {}},
 }
+OTHERS = {
+    "quantiles of the climate": SPECS["climatology"] | {"distribution": "quantiles"},
+    "partly shared emos": SPECS["emos"] | {"seasonal": False, "shared": "partly"},
+    "shared emos of windows": SPECS["emos"] | {"seasonal": False, "shared": True, "scale": "log", "window_days": 182},
+    "bounded emos": SPECS["emos"] | {"family": "censored_logistic", "scale": "log", "lower": 275.0},
+    "emos of roots": SPECS["emos"] | {"family": "censored_normal", "lower": 0.0, "power": 0.5},
+}
+"""Models whose fits have the form of others."""
 
 
 def corrector_of(spec, data, task=TASK, grid=GRID):
@@ -37,10 +46,10 @@ def corrector_of(spec, data, task=TASK, grid=GRID):
     return corrector
 
 
-@pytest.mark.parametrize("name", FITTED)
-def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
-    """The limit on memory lets one row fit at a time."""
-    spec = FITTED[name]
+@pytest.mark.parametrize("name", [*FITTED, "quantiles of the climate", "partly shared emos"])
+def test_blocks_of_rows_and_small_parts_give_the_same_numbers(name, toy, monkeypatch):
+    """The limit on memory lets one row fit at a time, and minimises the scores of some cells at a time."""
+    spec = (FITTED | OTHERS)[name]
     data = toy(needed_task(spec, TASK), GRID, 80)
     for sample in data.samples[::2]:
         sample.target[0, 1, 3] = torch.nan
@@ -51,6 +60,7 @@ def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
         return in_batches(dataset, rows, size)
 
     monkeypatch.setattr(cases, "CASES_BYTES", 1)
+    monkeypatch.setattr(regression, "CASES_AT_ONCE", 200)
     monkeypatch.setattr(corrector_module, "in_batches", begin)
     found = corrector_of(spec, data)
     assert {(rows.start, rows.stop) for rows in rows_read} == {(None, None), (0, 1), (1, 2), (2, 3)}
@@ -64,6 +74,45 @@ def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
     torch.testing.assert_close(
         *scores, rtol=0, atol=1e-6 * float(sample.target.nan_to_num().abs().max()), equal_nan=True
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        *((name, "truth") for name in ("climatology", "quantiles of the climate", "emos", "emos of windows", "mlp")),
+        *((name, "values") for name in ("emos", "mlp")),
+    ],
+)
+def test_cases_without_truth_or_values_have_no_influence(name, hidden, toy):
+    spec = (FITTED | OTHERS)[name]
+    task = needed_task(spec, TASK)
+    batch = next(batches(toy(task, GRID, 160), 160))
+    batch = batch._replace(ensemble=(batch.ensemble - 280) / 10, target=(batch.target - 280) / 10)
+    holed = Sample(*(tensor.clone() for tensor in batch))
+    if hidden == "truth":
+        holed.target[80:] = torch.nan
+    else:
+        holed.mask[80:], holed.ensemble[80:] = False, 1e4
+    fits = []
+    for part in (holed, Sample(*(tensor[:80] for tensor in batch))):
+        torch.manual_seed(0)
+        fits.append(build_model(spec, task, GRID))
+        fits[-1].fit([part])
+    for own, theirs in zip(*(fit.state_dict().values() for fit in fits), strict=True):
+        torch.testing.assert_close(own, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_fit_survives_its_file(name, toy, tmp_path):
+    """`test_contract.py` has the models of conf/model."""
+    data = toy(needed_task(OTHERS[name], TASK), GRID, 80)
+    corrector = corrector_of(OTHERS[name], data).eval()
+    corrector.save(tmp_path / "corrector")
+    sample, again = next(batches(data, 4)), Corrector.load(tmp_path / "corrector")
+    with torch.no_grad():
+        found, expected = (each(sample).crps(sample.target) for each in (again, corrector))
+    assert expected.isfinite().all()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_a_block_fits_into_memory(toy, monkeypatch):
@@ -94,8 +143,8 @@ def test_one_month_of_training_gives_no_annual_cycle(toy):
         data.samples[k] = sample._replace(init_time=torch.tensor(978_307_200 + (365 * year + day) * 86400))
     summer = next(batches(toy(task, GRID, 20, seed=9), 20))
     summer = summer._replace(init_time=torch.full((20,), 994_000_000))
-    for name in ("emos", "climatology", "boosted", "mlp"):
-        spec = FITTED[name]
+    for name in ("emos", "climatology", "boosted", "mlp", "quantiles of the climate"):
+        spec = (FITTED | OTHERS)[name]
         corrector = corrector_of(spec, data, task)
         assert any("do not cover the year (lead time 24 h)" in note for note in corrector.notes), name
         with torch.no_grad():
@@ -173,8 +222,10 @@ FALLBACKS = {
 }
 
 
-@pytest.mark.parametrize("hidden", ["truth", "ensemble"])
-@pytest.mark.parametrize("name", FALLBACKS)
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [*((name, "truth") for name in FALLBACKS), ("emos", "ensemble"), ("shared emos", "ensemble"), ("mlp", "ensemble")],
+)
 def test_cells_without_training_cases_are_not_worse_than_the_raw_ensemble(name, hidden, toy):
     """A cell that no training sample has is counted, and its forecast is no number from nothing."""
     task = needed_task(FALLBACKS[name], Task("toy", ["2t", "msl"], ["2t"], [24]))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
@@ -95,7 +94,7 @@ def test_it_is_better_than_a_normal_distribution_and_calibrated():
     assert float(exceeded) == pytest.approx(0.1, abs=0.02)
 
 
-def test_each_target_of_a_task_gets_the_distribution_that_suits_it(tmp_path):
+def test_each_target_of_a_task_gets_the_distribution_that_suits_it():
     both = Task("both", ["2t", "tp"], ["2t", "tp"], [24])
     train, _ = rain(range(1991, 2001), task=both)
     corrector = Corrector(both, GRID, REFERENCES["climatology"], Days.static)
@@ -113,9 +112,6 @@ def test_each_target_of_a_task_gets_the_distribution_that_suits_it(tmp_path):
         ).crps(train.target[:, 1:]),
     )
     assert forecast.crps(train.target).isfinite().all()
-    corrector.save(tmp_path / "c.safetensors")
-    again = Corrector.load(tmp_path / "c.safetensors")
-    torch.testing.assert_close(again(train).crps(train.target), forecast.crps(train.target), rtol=0, atol=0)
 
 
 def test_variables_near_a_physical_bound():
@@ -128,38 +124,8 @@ def test_missing_truth_and_few_cases_are_counted():
     target = train.target.clone()
     target[:, :, 0, 0] = torch.nan
     target[19:, :, 0, 1] = torch.nan
-    target[::2, :, 0, 2] = torch.nan
-    model, half = (Climatology(RAIN, GRID, distribution="quantiles", window_days=None) for _ in range(2))
+    model = Climatology(RAIN, GRID, distribution="quantiles", window_days=None)
     model.fit([train._replace(target=target)])
-    half.fit([Sample(*(tensor[1::2] for tensor in train))])
     missing = model(train).mean.isnan().all(0)[0].nonzero().tolist()
     assert missing == [[0, 0], [0, 1]]
     assert (model.report.unfitted, model.report.regressions) == (1, 11)
-    torch.testing.assert_close(model.quantile_table[..., 0, 2], half.quantile_table[..., 0, 2])
-
-
-def test_a_year_with_a_gap_has_no_annual_cycle():
-    train, day = rain(range(1991, 1996))
-    winter = torch.tensor(day < 90)
-    model = Climatology(RAIN, GRID, distribution="quantiles")
-    model.fit([Sample(*(tensor[winter] for tensor in train))])
-    assert "do not cover the year" in model.report.notes[0]
-    assert torch.equal(model.quantile_table[:, 0], model.quantile_table[:, 6])
-
-
-def test_blocks_of_rows_have_no_effect(monkeypatch):
-    train, _ = rain(range(1991, 1994))
-    whole, rows = (Climatology(RAIN, GRID, distribution="quantiles") for _ in range(2))
-    whole.fit([train])
-    monkeypatch.setattr("models.statistical.cases.CASES_BYTES", 1)
-    rows.fit([train])
-    assert torch.equal(whole.quantile_table, rows.quantile_table)
-
-
-def test_invalid_options_are_errors():
-    with pytest.raises(InputError, match=r"model\.distribution must be one of auto, normal, quantiles, got 'gamma'"):
-        Climatology(RAIN, GRID, distribution="gamma")
-    with pytest.raises(InputError, match=r"model\.quantiles must be a whole number of at least 2"):
-        Climatology(RAIN, GRID, quantiles=1)
-    with pytest.raises(InputError, match=r"model\.window_days must be a whole number from 1 to 182"):
-        Climatology(RAIN, GRID, window_days=0)

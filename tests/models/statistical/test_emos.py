@@ -11,7 +11,6 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
 from models.corrector import Corrector
 from models.distribution import Ensemble
-from models.statistical import regression as regression_module
 from models.statistical.emos import EMOS
 from models.statistical.emos_regression import (
     EMOSCases,
@@ -84,18 +83,6 @@ def test_unfitted_is_the_raw_ensemble(family, scale):
     torch.testing.assert_close(model(batch).std, raw.std)
 
 
-def test_season_spread_and_bias_are_learnt():
-    task = task_of(targets=(T2M, Z500), leads=(0, 24, 48))
-    train, test = forecasts(900, task, seed=1), forecasts(600, task, seed=2)
-    raw, plain, full = EMOS(task, GRID), EMOS(task, GRID, seasonal=False), EMOS(task, GRID)
-    plain.fit([train])
-    full.fit([train])
-    assert crps(full, test) < 0.98 * crps(plain, test) < 0.95 * crps(raw, test)
-    # The bias of the toy data grows by 0.01 per hour of lead time.
-    a = full.coefficients[:, 0].mean((1, 2, 3))
-    torch.testing.assert_close(a, torch.tensor([0.0, 0.24, 0.48]), rtol=0, atol=0.08)
-
-
 @pytest.mark.parametrize("scale", ["quadratic", "log"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_units_do_not_matter(family, scale):
@@ -122,21 +109,6 @@ def test_units_do_not_matter(family, scale):
     torch.testing.assert_close(back.mean, ours(test).mean, rtol=0, atol=5e-3)
     torch.testing.assert_close(back.std, ours(test).std, rtol=2e-3, atol=1e-6)
     torch.testing.assert_close(back.crps(test.target), ours(test).crps(test.target), rtol=0, atol=5e-3)
-
-
-def test_missing_cases_have_no_effect():
-    task = task_of()
-    batch = forecasts(120, task, seed=6)
-    clean, holed, masked = EMOS(task, GRID), EMOS(task, GRID), EMOS(task, GRID)
-    clean.fit([Sample(*(tensor[:80] for tensor in batch))])
-    target = batch.target.clone()
-    target[80:] = torch.nan
-    holed.fit([batch._replace(target=target)])
-    mask, ensemble = batch.mask.clone(), batch.ensemble.clone()
-    mask[80:], ensemble[80:] = False, 1e4
-    masked.fit([batch._replace(mask=mask, ensemble=ensemble)])
-    torch.testing.assert_close(holed.coefficients, clean.coefficients, rtol=0, atol=1e-5)
-    torch.testing.assert_close(masked.coefficients, clean.coefficients, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", ["quadratic", "log"])
@@ -186,16 +158,6 @@ def test_log_scale_survives_ensembles_without_spread():
     assert crps(model, batch) < crps(EMOS(task, GRID), batch)
 
 
-def test_shared_model_has_one_set_for_each_target_and_lead():
-    task = task_of(targets=(T2M, Z500), leads=(24, 48))
-    batch = forecasts(300, task, seed=11)
-    model = EMOS(task, GRID, shared=True)
-    model.fit([batch])
-    assert model.coefficients.shape == (2, 6, 2, 1, 1)
-    torch.testing.assert_close(model.coefficients[:, 1], torch.full((2, 2, 1, 1), 0.8), rtol=0, atol=0.05)
-    assert crps(model, batch) < crps(EMOS(task, GRID), batch)
-
-
 def test_shared_model_counts_cells_by_their_area():
     task = task_of()
     batch = forecasts(200, task, seed=14)
@@ -222,18 +184,6 @@ def test_partly_shared_model_fits_each_target_and_lead():
     area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
     expected = EMOSCases(*cases, weight=area).fit_partly_shared(Regression())
     torch.testing.assert_close(model.coefficients[1, :, 1].flatten(1).double(), expected, rtol=0, atol=1e-5)
-    with pytest.raises(InputError, match=r"model\.shared must be true, false or partly, got 'part'"):
-        EMOS(task, GRID, shared="part")
-
-
-def test_partly_shared_coefficients_do_not_depend_on_blocks_of_rows(monkeypatch):
-    task = task_of(targets=(T2M, Z500), leads=(24, 48))
-    batch = forecasts(120, task, seed=23)
-    whole, rows = (EMOS(task, GRID, seasonal=False, shared="partly") for _ in range(2))
-    whole.fit([batch])
-    monkeypatch.setattr("models.statistical.cases.CASES_BYTES", 1)
-    rows.fit([batch])
-    torch.testing.assert_close(rows.coefficients, whole.coefficients, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("shared", [True, "partly"])
@@ -260,50 +210,8 @@ def test_shared_coefficients_are_fitted_to_some_cells_of_a_large_grid(shared, mo
     torch.testing.assert_close(model.coefficients[0, :, 0].flatten(1).double(), expected, rtol=0, atol=1e-5)
 
 
-def test_batches_and_blocks_do_not_matter(monkeypatch):
-    task = task_of(leads=(24, 48))
-    batch = forecasts(120, task, seed=12)
-    whole, pieces = EMOS(task, GRID), EMOS(task, GRID)
-    whole.fit([batch])
-    monkeypatch.setattr(regression_module, "CASES_AT_ONCE", 150)
-    with torch.inference_mode():
-        pieces.fit(Sample(*(tensor[i : i + 7] for tensor in batch)) for i in range(0, 120, 7))
-    torch.testing.assert_close(pieces.coefficients, whole.coefficients, rtol=0, atol=1e-5)
-    # Many cases of one cell come in pieces as well.
-    mean, std, truth = batch.ensemble.mean(1)[:, 1], batch.ensemble.std(1)[:, 1], batch.target[:, 0]
-    cases = [v.flatten(1).double() for v in (mean, std, truth)]
-    small = EMOSCases(*cases).fit_shared(Regression())
-    monkeypatch.undo()
-    torch.testing.assert_close(small, EMOSCases(*cases).fit_shared(Regression()), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_fitted_model_can_be_stored(shared):
-    task = task_of(leads=(24, 48))
-    batch = forecasts(100, task, seed=13)
-    options = {"family": "censored_logistic", "scale": "log", "lower": -2.0, "shared": shared}
-    model, copy = EMOS(task, GRID, **options), EMOS(task, GRID, **options)
-    model.normalise(torch.ones(1, *GRID.shape), torch.tensor(1.0))
-    model.fit([batch._replace(target=batch.target.clamp(min=-3))])
-    copy.load_state_dict(model.state_dict(), strict=True)
-    torch.testing.assert_close(copy(batch).crps(batch.target), model(batch).crps(batch.target), rtol=0, atol=0)
-    assert float(copy(batch).quantile(torch.tensor([0.0])).min()) == -3
-
-
-def test_invalid_options_are_errors():
+def test_lead_times_without_training_samples_and_unknown_ones_are_refused():
     task = task_of()
-    with pytest.raises(InputError, match="family=gauss is unknown; choose one of normal"):
-        EMOS(task, GRID, family="gauss")
-    with pytest.raises(InputError, match="scale=cubic"):
-        EMOS(task, GRID, scale="cubic")
-    with pytest.raises(InputError, match="score=mae"):
-        EMOS(task, GRID, score="mae")
-    with pytest.raises(InputError, match="needs lower"):
-        EMOS(task, GRID, family="censored_normal")
-    with pytest.raises(InputError, match="has no lower"):
-        EMOS(task, GRID, lower=0.0)
-    with pytest.raises(InputError, match=r"model\.seasonal must be true or false, got 'fasle'"):
-        EMOS(task, GRID, seasonal="fasle")
     corrector = Corrector(task, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.zeros(3, *GRID.shape))
     with pytest.raises(InputError, match="lead time 24 h is not one of task test"):
         corrector(forecasts(2, task_of(leads=(24,))))

@@ -8,13 +8,10 @@ import scipy.optimize
 import scoringrules
 import torch
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import CensoredShiftedGamma, Ensemble
-from models.networks.baseline import make_baseline
-from models.statistical.boosted_emos import BoostedEMOS
 from models.statistical.emos import EMOS
 from models.statistical.emos_regression import EMOSCases, coefficient_names, predict_emos, raw_coefficients
 from models.statistical.regression import Regression
@@ -82,18 +79,6 @@ def test_the_raw_coefficients_give_mean_and_spread_of_the_ensemble_far_from_the_
     torch.testing.assert_close(forecast.std, std, rtol=1e-3, atol=0)
 
 
-def test_the_location_may_lie_far_below_the_bound():
-    mu, one = torch.tensor([-1e4, -40.0, -3.0, 0.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64)
-    mu.requires_grad_()
-    forecast = CensoredShiftedGamma.of_location(mu, one, 0.2 * one, 0 * one)
-    dry = forecast.cdf(0 * one).detach()
-    assert (dry[:2] > 0.99).all()
-    assert (dry.diff() < 1e-9).all()
-    (slope,) = torch.autograd.grad(forecast.crps(2 * one).sum(), mu)
-    assert slope.isfinite().all()
-    assert (forecast.crps(0 * one)[:2] < 0.01).all()
-
-
 def rain(count=80):
     """Return forecasts on 8 cells. Cell 0 is always dry, cell 1 in the truth; cell 2 has one wet day, cell 3 is wet."""
     mean, std, truth = (v.view(count, 8) for v in cases(8 * count, seed=3))
@@ -129,12 +114,3 @@ def test_dry_cells_keep_the_raw_ensemble_and_are_counted(family, scale):
     ensemble = Ensemble(batch.ensemble.movedim(1, 0))
     score, reference = (f.crps(batch.target).mean(0).flatten() for f in (forecast, ensemble))
     assert (score[2:] < reference[2:]).all()
-
-
-def test_other_models_refuse_the_family():
-    with pytest.raises(InputError, match="boosting has no family censored_shifted_gamma; set model=emos"):
-        BoostedEMOS(RAIN, GRID, family=GAMMA, lower=0.0)
-    with pytest.raises(InputError, match=r"model\.baseline has no family=censored_shifted_gamma"):
-        make_baseline({"family": GAMMA, "lower": 0.0}, RAIN, GRID)
-    with pytest.raises(InputError, match="family=censored_shifted_gamma needs lower"):
-        EMOS(RAIN, GRID, family=GAMMA)

@@ -9,10 +9,6 @@ import torch
 import xarray as xr
 from monsoon import SOME, YEARS, Monsoon
 
-from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
-from data_pipeline.task import Task
-from models.coupling import written_members
 from models.distribution import Empirical, Ensemble, Normal, empirical_quantiles
 from models.statistical.boosting import Boosting, fit_boosted, predict_boosted, products
 from models.statistical.emos_regression import EMOSCases, predict_emos
@@ -132,26 +128,6 @@ def test_british_temperature(britain, where, crps, theirs):
     tolerance = {"land": [1e-3, 1e-5, 1e-5, 1e-5], "all": [1e-2, 3e-5, 2e-4, 2e-4]}[where]
     difference = (coefficients[:, 0] - torch.cat([published[:2], published[2:].abs()])).abs()
     assert (difference < torch.tensor(tolerance)).all(), difference
-
-
-def test_british_temperature_of_another_day(britain):
-    """Members at the levels k/13 are the file that IMPROVER writes."""
-    members, expected = britain.read("apply_input.nc"), britain.read("apply_kgo.nc")
-    coefficients = britain.coefficients("apply_coefficients.nc")
-    forecast = predict_emos(Regression(), coefficients[:, None, None], members.mean(0), members.std(0))
-    cells = members[0].shape
-    grid, task = Grid(np.linspace(10, -10, cells[0]), np.linspace(0, 20, cells[1])), Task("2t", ["2t"], ["2t"], [12])
-    sample = Sample(
-        members[None, :, None], torch.ones(1, 1, *cells, dtype=torch.bool), torch.zeros(1, 3, *cells),
-        torch.zeros(1, 1, *cells), torch.zeros(1, dtype=torch.int64), torch.tensor([12]),
-    )  # fmt: skip
-    forecast = Normal(forecast.mu[None, None], forecast.sigma[None, None])
-    written = written_members(forecast, sample, task, grid, quantile_levels="weibull").members[:, 0, 0]
-    difference = (written - expected).abs()
-    assert float((written.sort(0).values - expected.sort(0).values).abs().max()) < 1e-4
-    assert float(difference.mean()) < 2e-4
-    # Raw members that are equal may change places.
-    assert float((difference > 1e-3).double().mean()) < 0.002
 
 
 class Dillingen:

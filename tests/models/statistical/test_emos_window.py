@@ -1,10 +1,8 @@
 """EMOS with calendar windows, against single fits to the same cases."""
 
 import numpy as np
-import pytest
 import torch
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -89,23 +87,3 @@ def test_a_window_without_cases_gets_the_coefficients_of_the_whole_year():
         .all((1, 2, 3, 4))
         .any()
     )
-
-
-def test_a_model_with_windows_can_be_shared_and_stored():
-    train = forecasts(range(2000, 2004))
-    model, copy = (EMOS(TASK, GRID, seasonal=False, window_days=45, shared=True, scale="log") for _ in range(2))
-    model.fit([train])
-    copy.load_state_dict(model.state_dict(), strict=True)
-    assert copy.coefficients.shape == (32, 6, 1, 1, 1)
-    torch.testing.assert_close(copy(train).mean, model(train).mean, rtol=0, atol=0)
-    assert score(model, train) < score(EMOS(TASK, GRID), train)
-
-
-def test_invalid_options_are_errors():
-    with pytest.raises(
-        InputError, match=r"model\.window_days=30 and model\.seasonal=true .*; set model\.seasonal=false"
-    ):
-        EMOS(TASK, GRID, window_days=30)
-    for window in (0, 183, 1.5):
-        with pytest.raises(InputError, match="window_days must be a whole number from 1 to 182"):
-            EMOS(TASK, GRID, seasonal=False, window_days=window)

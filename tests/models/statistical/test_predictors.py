@@ -3,29 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from models.statistical.predictors import annual_harmonics, day_of_year, spread
 
 
-@given(
-    hours=st.integers(
-        int(np.datetime64("1901-01-01", "h").astype(int)), int(np.datetime64("2099-12-01", "h").astype(int))
-    ),
-    lead=st.integers(0, 700),
-)
-def test_day_of_year_equals_numpy(hours, lead):
-    valid = np.datetime64(hours + lead, "h")
+def test_day_of_year_equals_numpy():
+    hours = np.arange(np.datetime64("1901-01-01", "h"), np.datetime64("2099-12-01", "h"), 7)
+    leads = np.arange(len(hours)) % 701
+    valid = hours + leads
     expected = (valid.astype("M8[D]") - valid.astype("M8[Y]").astype("M8[D]")).astype(int) + 1
-    assert int(day_of_year(torch.tensor([hours * 3600]), torch.tensor([lead]))) == expected
-
-
-def test_day_of_year_is_exact_for_thirty_years():
-    dates = np.arange(np.datetime64("1980-01-01"), np.datetime64("2010-01-01"))
-    expected = (dates - dates.astype("M8[Y]").astype("M8[D]")).astype(int) + 1
-    seconds = torch.from_numpy(dates.astype("M8[s]").astype(np.int64))
-    assert np.array_equal(day_of_year(seconds - 2 * 86400, torch.full((len(dates),), 48)), expected)
+    seconds = torch.from_numpy(hours.astype("M8[s]").astype(np.int64))
+    assert np.array_equal(day_of_year(seconds, torch.from_numpy(leads)), expected)
     assert expected.max() == 366
 
 
