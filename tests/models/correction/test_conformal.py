@@ -9,7 +9,6 @@ from scipy import stats
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.parameters import UNBOUNDED
-from data_pipeline.task import Variable
 from models.correction.conformal import (
     ConformalLayer,
     ConformalPrediction,
@@ -179,11 +178,6 @@ def test_small_areas_have_the_regions_whose_core_they_touch(latitudes):
     shares = band_weights(np.array(latitudes))
     np.testing.assert_allclose(sum(shares.values()), 1)
     assert all((share == 1).any() for share in shares.values())
-
-
-def test_an_unknown_lead_time_is_not_moved(normals):
-    layer = ConformalLayer("x", 0.8, 0.1, {}, {})
-    assert layer.apply(normals, [Variable("2t"), Variable("tp")], 24, band_weights(np.zeros((3, 4)))) is normals
 
 
 def test_the_file_holds_the_layer(tmp_path):

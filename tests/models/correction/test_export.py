@@ -16,7 +16,7 @@ from evaluation.explanation.forecast_explanation import explain_forecast
 from models.combine import combine
 from models.correction.forecast import RawForecast
 from models.correction.onnx_engine import OnnxEngine
-from models.correction.onnx_file import DESCRIPTION, DETAILS, PRODUCER, pack_mask, read_exported, unpack_mask
+from models.correction.onnx_file import DESCRIPTION, DETAILS, PRODUCER, read_exported
 from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
 from models.onnx_export import compare, export
@@ -146,13 +146,6 @@ def test_a_difference_from_pytorch_is_refused(exported):
             parameter.add_(0.01)
     with pytest.raises(InputError, match=r"ONNX Runtime and PyTorch differ by up to .* K in 2t"):
         compare(path, corrector, OnnxEngine(onnx_path)._model, (2,))
-
-
-def test_masks_are_packed_and_limited():
-    mask = np.random.default_rng(1).random((2, 5, 7)) > 0.5
-    np.testing.assert_array_equal(unpack_mask(pack_mask(mask), mask.shape), mask)
-    with pytest.raises(ValueError, match="another size"):
-        unpack_mask(pack_mask(mask), (3, 5, 7))
 
 
 def written(path, nodes, initializers=(), functions=()):

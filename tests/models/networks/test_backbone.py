@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.corrector import Corrector, build_model
+from models.corrector import build_model
 from models.parallel.domain import Domain
 from models.protocol import claims
 
@@ -44,17 +42,3 @@ def test_tiles_are_claimed_only_by_the_option():
         build_model(spec(backbone=RESNET), TASK, halves)
     pointwise = {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 1}
     assert claims(build_model(spec(backbone=pointwise, tiles=True), TASK, halves)).tiles
-
-
-def test_a_file_that_names_another_package_is_refused_before_it_is_imported(tmp_path, toy, monkeypatch):
-    path = tmp_path / "corrector.safetensors"
-    Corrector(TASK, GRID, spec(backbone=RESNET), toy(TASK, GRID, 1).static).save(path)
-    with safe_open(path, framework="pt") as file:
-        text = file.metadata()["deepweather"]
-    (tmp_path / "malware.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    save_file(load_file(path), path, {"deepweather": text.replace("weathernets.resnet.ResNet", "malware.ResNet")})
-    with pytest.raises(
-        InputError, match=r"model.backbone: malware.ResNet is not in models, torch.nn, weathernets, the"
-    ):
-        Corrector.load(path)

@@ -144,19 +144,6 @@ def test_trailing_fits_use_the_cases_before(family):
     assert EMOSCases(mean[:30], std[:30], truth[:30], lower=lower).fit_trailing(form, 30).isnan().all()
 
 
-def test_trailing_fits_follow_a_change_of_the_forecast_model():
-    g = torch.Generator().manual_seed(5)
-    mean, noise = torch.randn(2, 600, 1, generator=g, dtype=torch.float64)
-    truth = mean + noise + 3 * (torch.arange(600) >= 300)[:, None]
-    one, form = torch.ones_like(mean), Regression()
-    trailing = EMOSCases(mean, one, truth).fit_trailing(form, 40)
-    late = slice(350, 600)
-    fixed = EMOSCases(mean[:300], one[:300], truth[:300]).fit_cells(form)[:, None]
-    followed = predict_emos(form, trailing[:, late], mean[late], one[late]).crps(truth[late]).mean()
-    assert followed < 0.4 * predict_emos(form, fixed, mean[late], one[late]).crps(truth[late]).mean()
-    assert followed < 0.62  # a normal error with standard deviation 1 has 1/√π = 0.564
-
-
 def test_invalid_windows_are_errors():
     case = torch.ones(5, 1)
     with pytest.raises(InputError, match="length must be a whole number of at least 1"):

@@ -34,16 +34,6 @@ def score(model, batch):
     return float(model(batch).crps(batch.target).mean())
 
 
-def test_windows_are_better_than_a_seasonal_bias_if_the_slope_is_seasonal():
-    train, test = forecasts(range(2000, 2008)), forecasts(range(2008, 2010), seed=1)
-    whole, seasonal, window = (
-        EMOS(TASK, GRID, **o) for o in ({"seasonal": False}, {}, {"seasonal": False, "window_days": 30})
-    )
-    for model in (whole, seasonal, window):
-        model.fit([train])
-    assert score(window, test) < 0.9 * score(seasonal, test) < 0.6 * score(whole, test)
-
-
 def test_coefficients_at_the_centre_of_a_window_fit_its_cases():
     train = forecasts(range(2001, 2004), step=1)
     model = EMOS(TASK, GRID, seasonal=False, window_days=30)
