@@ -4,6 +4,7 @@ import contextlib
 import gc
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +20,13 @@ import torch
 import xarray as xr
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from kept import kept
 from quick_report import blank_figures
 from reach import Selection
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from tested_device import check_tested_device
 from torch.utils.data import Dataset
+from twin_project import make_project
 from waiting import eventually, running_loaders
 
 from data_pipeline.common import interruption
@@ -50,7 +53,6 @@ LONGEST = (
     "tests/test_extending.py",
     "tests/test_tutorials.py",
     "tests/evaluation/monitoring/test_monitor.py",
-    "tests/end_to_end/test_run_cost.py",
     "tests/training/test_compile.py",
     "tests/training/test_local_steps.py",
     "tests/models/parallel/test_mesh.py",
@@ -204,6 +206,19 @@ def run_command(folder: Path, *arguments: str) -> CommandResult:
 def command() -> Callable[..., CommandResult]:
     """The function that runs a command line in this process."""
     return run_command
+
+
+@pytest.fixture(scope="session")
+def first_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny twin and trained correctors (`twin_project.py`). Tests read it, and write into copies."""
+    made = kept("project", make_project, tmp_path_factory.getbasetemp())
+    return Path(shutil.copytree(made, tmp_path_factory.mktemp("first") / "project"))
+
+
+@pytest.fixture(scope="module")
+def project(first_project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `first_project` for the tests of one file."""
+    return Path(shutil.copytree(first_project, tmp_path_factory.mktemp("copy") / "project"))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import ast
 import functools
 import re
 import statistics
-import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -50,39 +49,15 @@ MAY_IMPORT = {
     STATISTICAL: {DATA, COMMON, DISTRIBUTION, PARALLEL},
     NETWORKS: {DATA, COMMON, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
     MODELS: {
-        STATISTICS,
-        CORRECTION,
-        DATA,
-        COMMON,
-        REGRIDDING,
-        FORMATS,
-        GRIB,
-        NETCDF,
-        DISTRIBUTION,
-        PARALLEL,
-        STATISTICAL,
-        NETWORKS,
+        *(DATA, COMMON, REGRIDDING, FORMATS, GRIB, NETCDF, STATISTICS),
+        *(CORRECTION, DISTRIBUTION, PARALLEL, STATISTICAL, NETWORKS),
     },
     CORRECTION: {DATA, COMMON, REGRIDDING, FORMATS, GRIB, NETCDF, STATISTICS, MODELS, DISTRIBUTION, PARALLEL},
     "training": {DATA, COMMON, PREFETCH, STATISTICS, STORE, SYNTHETIC, CORRECTION, *ALL_MODELS},
     EVALUATION: {
-        DATA,
-        COMMON,
-        FORMATS,
-        STATISTICS,
-        STORE,
-        PREFETCH,
-        MODELS,
-        CORRECTION,
-        DISTRIBUTION,
-        PARALLEL,
-        LAYERS,
-        STATISTICAL,
-        REPORT,
-        SCORES,
-        SIGNIFICANCE,
-        KERNELS,
-        MONITORING,
+        *(DATA, COMMON, FORMATS, STATISTICS, STORE, PREFETCH),
+        *(MODELS, CORRECTION, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL),
+        *(REPORT, SCORES, SIGNIFICANCE, KERNELS, MONITORING),
     },
     REPORT: {DATA, COMMON, EVALUATION},
     EXPLANATION: {DATA, COMMON, MODELS, CORRECTION, EVALUATION, REPORT},
@@ -209,31 +184,6 @@ def test_the_program_imports_only_packages_that_the_wheel_requires():
     imported = {name.partition(".")[0] for names in all_imports().values() for name in names}
     others = imported - set(PACKAGES) - sys.stdlib_module_names
     assert [name for name in others if not required & {distribution_name(found) for found in distributions[name]}] == []
-
-
-def test_data_is_read_without_torch():
-    """Cluster workers and `prepare` start faster without PyTorch: one process imports all that they use."""
-    modules = [
-        "archive", "cluster", "formats.grib", "grid", "formats.netcdf", "prepare", "statistics.normalization", "store",
-        "task",
-    ]  # fmt: skip
-    lines = [f"import data_pipeline.{module}; assert 'torch' not in sys.modules, '{module}'" for module in modules]
-    process = subprocess.run(
-        [sys.executable, "-c", "\n".join(["import sys", *lines])], cwd=ROOT, stderr=subprocess.PIPE
-    )
-    assert process.returncode == 0, process.stderr.decode()
-
-
-def test_files_are_read_without_the_packages_of_training():
-    """`correct` runs in installations without them, and would pay for their imports at each start."""
-    heavy = {
-        "torch", "xarray", "dask", "distributed", "pandas", "numba", "matplotlib", "hydra", "omegaconf",
-        "pytorch_lightning", "zarr", "fsspec", "netCDF4", "pint", "cfgrib",
-    }  # fmt: skip
-    modules = ["formats.open", "formats.grib", "inputs", "grid_coordinates", "points", "protocols", "regridding.target"]
-    code = f"import sys, {', '.join(f'data_pipeline.{name}' for name in modules)}; print(*sys.modules)"
-    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert heavy & set(process.stdout.split()) == set()
 
 
 def test_every_folder_has_a_docstring():

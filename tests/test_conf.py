@@ -1,5 +1,6 @@
 """Every file under conf/ is composed and built; a wrong command prints one error line."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from data_pipeline.prefetch.budget import machine_budget
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
 from data_pipeline.synthetic.heat import Heat
-from data_pipeline.task import Task
 from models.corrector import build_model, needed_task
 from models.statistical.emos import EMOS
 from training.trainer_options import TrainerOptions
@@ -33,109 +33,78 @@ def compose_config(verb, *overrides):
         return compose(verb, list(overrides))
 
 
+GROUPS = {group: choices(group) for group in ("data", "task", "model", "loss", "trainer")}
+NEEDED = {"threshold": {"threshold": 300.0}, "eecrps": {"climate": "efi.nc"}}
+"""Options without a default of losses."""
+
+
 def test_every_group_has_a_test_in_this_file():
     """A new group needs a test below."""
-    assert {path.name for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"} == {
-        "cache", "cluster", "data", "experiment", "loss", "task", "model", "trainer",
-    }  # fmt: skip
+    groups = {path.name for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"}
+    assert groups == {*GROUPS, "cache", "cluster", "experiment"}
 
 
-@pytest.mark.parametrize("data", choices("data"))
-def test_every_data_source_is_built(data):
-    cfg = compose_config("train", f"data={data}", *YEARS)
+@pytest.mark.parametrize("number", range(max(map(len, GROUPS.values()))))
+def test_every_choice_of_a_group_is_built(number):
+    """One choice of each group at a time."""
+    chosen = {group: names[number % len(names)] for group, names in GROUPS.items()}
+    needed = NEEDED.get(chosen["loss"], {})
+    words = [f"{group}={name}" for group, name in chosen.items()]
+    cfg = compose_config("train", *words, *YEARS, *(f"loss.{name}={value}" for name, value in needed.items()))
     assert isinstance(build(cfg.data.archive), Archive | Heat)
     assert isinstance(build(cfg.data.split), Split)
     if "generator" in cfg.data:
         generator = build(cfg.data.generator)
         assert callable(generator.plan)
         assert callable(generator.prepare)
+    task = build(cfg.task)
+    assert (task.name, list(task.static)) == (chosen["task"], plain(cfg.data.static))
+    spec = plain(cfg.model)
+    model = build_model(spec, needed_task(spec, task), Grid.regular(17, 24))
+    assert f"{type(model).__module__}.{type(model).__name__}" == spec["_target_"]
+    loss = build(cfg.loss)
+    assert loss == type(loss)(**needed), "a default that is written twice must not differ"
+    assert callable(loss) or callable(loss.on)
+    assert build(cfg.trainer) == TrainerOptions()
+    assert build(cfg.data.cache) == machine_budget()
 
 
 @pytest.mark.parametrize("cluster", choices("cluster"))
-def test_every_cluster_is_built(cluster):
-    made = build(compose_config("prepare", f"cluster={cluster}", "run_dir=.").cluster)
-    assert made == type(made)()  # a default that is written twice must not differ
+def test_every_cluster_and_statistic_is_built(cluster):
+    """A default that is written twice must not differ."""
+    cfg = compose_config("prepare", f"cluster={cluster}", "run_dir=.")
+    made = build(cfg.cluster)
+    assert made == type(made)()
     assert made.at_once >= 1
     assert callable(made.executor)
+    statistics = [build(cfg[statistic]) for statistic in STATISTICS]
+    assert [made.name for made in statistics] == [*STATISTICS]
+    assert [made == type(made)() for made in statistics] == [True] * len(statistics)
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
-def test_every_statistic_is_built(statistic):
-    made = build(compose_config("prepare")[statistic])
-    assert made.name == statistic
-    assert made == type(made)()
-
-
-@pytest.mark.parametrize("task", choices("task"))
-@pytest.mark.parametrize("data", choices("data"))
-def test_every_task_is_built(task, data):
-    cfg = compose_config("train", f"task={task}", f"data={data}", *YEARS)
-    made = build(cfg.task)
-    assert isinstance(made, Task)
-    assert made.name == task
-    assert list(made.static) == plain(cfg.data.static)
-
-
-@pytest.mark.parametrize("model", choices("model"))
-def test_every_model_is_built(model):
-    cfg = compose_config("train", f"model={model}")
-    spec = plain(cfg.model)
-    made = build_model(spec, build(cfg.task), Grid.regular(17, 24))
-    assert f"{type(made).__module__}.{type(made).__name__}" == spec["_target_"]
-
-
-@pytest.mark.parametrize("trainer", choices("trainer"))
-def test_every_trainer_is_built(trainer):
-    assert isinstance(build(compose_config("train", f"trainer={trainer}").trainer), TrainerOptions)
-
-
-@pytest.mark.parametrize("loss", choices("loss"))
-def test_every_loss_is_built_and_its_defaults_are_those_of_its_class(loss):
-    needed = {"threshold": {"threshold": 300.0}, "eecrps": {"climate": "efi.nc"}}.get(loss, {})
-    made = build(
-        compose_config("train", f"loss={loss}", *(f"loss.{name}={value}" for name, value in needed.items())).loss
-    )
-    assert made == type(made)(**needed)
-    assert callable(made) or callable(made.on)
-
-
-@pytest.mark.parametrize("experiment", choices("experiment"))
-def test_every_experiment_is_built(experiment):
-    cfg = compose_config("train", f"experiment={experiment}")
-    task = build(cfg.task)
-    net = build_model(plain(cfg.model), needed_task(plain(cfg.model), task), Grid.regular(33, 64))
-    assert next(net.parameters(), None) is not None or isinstance(net, EMOS)
-    assert isinstance(build(cfg.trainer), TrainerOptions)
-    assert isinstance(build(cfg.data.split), Split)
-    assert callable(build(cfg.loss))
-    assert callable(build(cfg.data.archive).check_available)
-
-
-def test_no_two_experiments_share_a_run_folder():
+def test_every_experiment_is_built_and_has_its_own_run_folder():
     folders = []
     for experiment in choices("experiment"):
         with initialize_config_dir(str(CONF), version_base="1.3"):
             cfg = compose("train", [f"experiment={experiment}"], return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)
         folders.append(cfg.run_dir)
+        spec = plain(cfg.model)
+        net = build_model(spec, needed_task(spec, build(cfg.task)), Grid.regular(33, 64))
+        assert next(net.parameters(), None) is not None or isinstance(net, EMOS)
+        assert isinstance(build(cfg.trainer), TrainerOptions)
+        assert isinstance(build(cfg.data.split), Split)
+        assert callable(build(cfg.loss))
+        assert callable(build(cfg.data.archive).check_available)
     assert "runs/ens10_t2m_unet" in folders
     assert len(set(folders)) == len(folders)
-
-
-def test_the_shipped_defaults_are_those_of_the_constructors():
-    """A default that is written twice must not differ."""
-    cfg = compose_config("train")
-    assert build(cfg.trainer) == TrainerOptions()
-    assert build(cfg.data.cache) == machine_budget()
 
 
 @pytest.mark.parametrize("verb", ["prepare", "train", "evaluate", "correct"])
 def test_a_verb_writes_only_into_its_run_folder(verb):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose(verb, ["+run_dir=x"] if verb == "correct" else ["run_dir=x"], return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)
-    assert cfg.hydra.run.dir == "."
-    assert cfg.hydra.output_subdir is None
+    assert (cfg.hydra.run.dir, cfg.hydra.output_subdir) == (".", None)
 
 
 def test_only_user_errors_are_explained():
@@ -146,48 +115,34 @@ def test_only_user_errors_are_explained():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("line", "sentence"),
     [
-        (["prepare", "pathh=here"], "error: there is no option pathh; did you mean path?"),
-        (["train", "trianer.epochs=3"], "error: there is no option trianer; did you mean trainer?"),
-        (["train", "trainer.epoch=3"], "error: there is no option trainer.epoch; did you mean trainer.epochs?"),
+        ("prepare pathh=here", "there is no option pathh; did you mean path?"),
+        ("train trainer.epoch=3", "there is no option trainer.epoch; did you mean trainer.epochs?"),
+        ("train model=unett", f"there is no model unett; choose one of {GROUPS['model'][0]}, "),
+        ("train experiment=null", "a group of options (data, task, model, "),
+        ("train experiment=ens10", "there is no experiment ens10; choose one of deep_weather_t850, "),
+        ("train trainer/rate=cosine", "there is no option trainer/rate; did you mean trainer?"),
+        ("train trainer.rate.rising=0.1", "there is no option trainer.rate"),
         (
-            ["train", "model=unett"],
-            f"error: there is no model unett; choose one of {choices('model')[0]}, ",
+            "train 'trainer.optimizer={_target_: torch.optim.Adamw}'",
+            "trainer.optimizer: there is no torch.optim.Adamw; did you mean torch.optim.AdamW?",
         ),
-        (
-            ["train", "experiment=null"],
-            "error: a group of options (data, task, model, ",
-        ),
-        (["train", "experiment=ens10"], "error: there is no experiment ens10; choose one of deep_weather_t850, "),
-        (["train", "trainer/rate=cosine"], "error: there is no option trainer/rate; did you mean trainer?"),
-        (["train", "trainer.rate.rising=0.1"], "error: there is no option trainer.rate"),
-        (
-            ["train", "trainer.optimizer={_target_: torch.optim.Adamw}"],
-            "error: trainer.optimizer: there is no torch.optim.Adamw; did you mean torch.optim.AdamW?",
-        ),
-        (
-            ["train", "trainer.lightning={gpus: 2}"],
-            "error: trainer.lightning: Lightning's Trainer has no flag 'gpus'; ",
-        ),
-        (["train", "trainer.epochs=three"], "error: trainer.epochs must be a whole number of at least 1, got 'three'"),
-        (["train", "task.targets=[2tt]"], "error: task t2m: add the target 2tt to the inputs"),
-        (["train", "data.split.val=[2010,2015]"], "error: data.split.val shares 2010 with another split"),
-        (["train", "data=grib"], "error: option data.split.train has no value; give it as data.split.train="),
-        (["train", "model=[}"], "error: "),
-        (["correct", "input=a", "output=b"], "error: option corrector has no value; give it as corrector="),
-        (
-            ["correct", "corrector=none.safetensors", "input=a", "output=b"],
-            "error: there is no corrector none.safetensors",
-        ),
+        ("train 'trainer.lightning={gpus: 2}'", "trainer.lightning: Lightning's Trainer has no flag 'gpus'; "),
+        ("train trainer.epochs=three", "trainer.epochs must be a whole number of at least 1, got 'three'"),
+        ("train task.targets=[2tt]", "task t2m: add the target 2tt to the inputs"),
+        ("train data.split.val=[2010,2015]", "data.split.val shares 2010 with another split"),
+        ("train data=grib", "option data.split.train has no value; give it as data.split.train="),
+        ("train model=[}", ""),
+        ("correct input=a output=b", "option corrector has no value; give it as corrector="),
+        ("correct corrector=none.safetensors input=a output=b", "there is no corrector none.safetensors"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_is_one_error_line(arguments, sentence, tmp_path, command):
-    ended = command(tmp_path, *arguments)
+def test_a_wrong_command_is_one_error_line(line, sentence, tmp_path, command):
+    ended = command(tmp_path, *shlex.split(line))
     assert ended.code == 2, ended.stderr
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith(sentence)
+    (error,) = ended.stderr.splitlines()
+    assert error.startswith(f"error: {sentence}")
 
 
 def test_path_and_store_need_no_prefix(tmp_path, command):

@@ -10,7 +10,7 @@ from conftest import ROOT
 from deepweather import VERBS
 from followed_page import BLOCK, lines_of
 from hydra import compose, initialize_config_dir
-from twin_project import FORECAST, QUICK, SPLIT, TWIN
+from twin_project import FORECAST, SPLIT, TWIN
 
 from conf import build, options_of_verb, plain
 from conf.command_line import SHORT, has_groups
@@ -37,8 +37,6 @@ RUN = {
     "docs/training.md": ("train data=twin", "train 'trainer.optimizer", "train 'trainer.callbacks"),
 }
 """Commands that run here, by their beginning. All others need data of their own, several processes or a cluster."""
-
-
 STARTS = ("deepweather ", "torchrun ", "make ", "python -m ", "scripts/", ".venv/bin/python -m ")
 
 
@@ -141,17 +139,6 @@ def test_the_commands_that_run_are_on_their_pages():
         assert sum(runs(page, line) for line in commands(page)) >= len(starts), page
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory, command):
-    """A folder with a small twin, and an EMOS and an MLP for its 2 m temperature."""
-    folder = tmp_path_factory.mktemp("commands")
-    models = (["model=emos", "run_dir=emos"], ["model=mlp", *QUICK, "run_dir=mlp"])
-    for words in (["prepare", *TWIN], *(["train", *SPLIT, *model] for model in models)):
-        ended = command(folder, *words)
-        assert ended.code == 0, ended.stderr
-    return folder
-
-
 def with_small_options(words):
     """A command with the years of the small twin, and few epochs."""
     verb, *rest = words
@@ -169,10 +156,10 @@ def with_small_options(words):
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", RUN)
-def test_commands_run(page, small, tmp_path, command):
+def test_commands_run(page, first_project, tmp_path, command):
     """In their order; a corrector that a page takes as given is the EMOS or the MLP of the small twin."""
-    (tmp_path / "data").symlink_to(small / "data")
-    shutil.copy(small / FORECAST, tmp_path / "IN.grib")
+    (tmp_path / "data").symlink_to(first_project / "data")
+    shutil.copy(first_project / FORECAST, tmp_path / "IN.grib")
     for number, line in enumerate(line for line in commands(page) if runs(page, line)):
         words = [word.replace("data/twin/output.sfc.20180709", FORECAST) for word in words_of(line)]
         for word in words:
@@ -180,7 +167,7 @@ def test_commands_run(page, small, tmp_path, command):
                 if not (tmp_path / path).exists():
                     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
                     model = "emos" if "emos" in path else "mlp"
-                    shutil.copy(small / model / "corrector.safetensors", tmp_path / path)
+                    shutil.copy(first_project / "runs" / model / "corrector.safetensors", tmp_path / path)
         own = [f"run_dir=runs/{number}"] if words[0] == "train" and "run_dir" not in line else []
         ended = command(tmp_path, *with_small_options(words), *own)
         assert ended.code == 0, f"{line}\n{ended.stdout}{ended.stderr}"

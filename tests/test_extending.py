@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from followed_page import blocks_of, lines_of
 
-BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = """
 import json, runpy, sys
 import deepweather
@@ -49,13 +49,13 @@ PROGRAMS = ("deepweather ", "python ")
 
 
 class Project:
-    """A copy of the tracked files, in which a page is followed.
+    """A copy of the tracked files and of the small twin, in which a page is followed.
 
     The copy has the times of the files and the caches of Python and numba, which are valid as long as a file does not
     change. Compiling the kernels again takes half of the processor time of a page.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, twin: Path) -> None:
         self.folder = folder
         tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for name in tracked.rstrip("\0").split("\0"):
@@ -69,6 +69,7 @@ class Project:
                 copy.parent.mkdir(exist_ok=True)
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copy(kept, copy)
+        shutil.copytree(twin, folder / "data/small")
         paths = os.pathsep.join(str(folder / name) for name in ("", "scripts", "tests"))
         programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         self.environment = os.environ | {"PYTHONPATH": paths, "PATH": programs, "PYTHONSAFEPATH": "1"}
@@ -79,14 +80,13 @@ class Project:
         Commands that follow each other run in one process.
         """
         printed: list[str] = []
-        blocks = BLOCK.findall((ROOT / "docs/extending" / page).read_text())
-        for is_sh, group in itertools.groupby(blocks, lambda block: block[0] == "sh"):
+        for is_sh, group in itertools.groupby(blocks_of(f"extending/{page}"), lambda block: block[0] == "sh"):
             if is_sh:
-                printed += self.run_lines("".join(text for _, _, text in group).replace("\\\n", " ").splitlines())
+                printed += self.run_lines(lines_of("".join(text for *_, text in group)))
                 continue
             for language, name, text in group:
                 if language == "diff":
-                    printed.append(self.run(f"patch -p1 {name}", text))
+                    self.run(f"patch -p1 {name}", text)
                 elif name:
                     (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                     (self.folder / name).write_text(text)
@@ -95,7 +95,7 @@ class Project:
     def run_lines(self, lines: list[str]) -> list[str]:
         """Run command lines; all must succeed. Return what they printed."""
         printed = []
-        for is_program, group in itertools.groupby(filter(None, lines), lambda line: line.startswith(PROGRAMS)):
+        for is_program, group in itertools.groupby(lines, lambda line: line.startswith(PROGRAMS)):
             commands = list(group)
             words = [sys.executable, "-c", COMMANDS, json.dumps([shlex.split(line) for line in commands])]
             printed.append(self.run(shlex.join(words) if is_program else " && ".join(commands)))
@@ -111,30 +111,28 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
+def copy(first_project, tmp_path_factory):
     """One copy for all pages: a page works as well where the steps of another page have been followed."""
-    return Project(tmp_path_factory.mktemp("project"))
+    return Project(tmp_path_factory.mktemp("project"), first_project / "data/twin")
 
 
-def test_a_model_is_added(project):
-    contract, *_ = project.follow("model.md")
+def test_a_model_is_added(copy):
+    contract, *_ = copy.follow("model.md")
     assert int(re.search(r"(\d+) passed", contract)[1]) >= 10
-    models = json.loads((project.folder / "runs/scores/scores.json").read_text())["models"]
+    models = json.loads((copy.folder / "runs/scores/scores.json").read_text())["models"]
     assert set(models) == {"raw", "bias_map"}
     assert models["bias_map"]["crps"] < models["raw"]["crps"], "three epochs remove part of the bias"
 
 
-def test_a_score_is_added(project):
-    project.follow("score.md")
-    raw = json.loads((project.folder / "runs/scores/scores.json").read_text())["models"]["raw"]
-    assert 0 < raw["scores"]["mae"] < raw["rmse"], (
-        "the median's absolute error is below the root of the mean's squared error"
-    )
+def test_a_score_is_added(copy):
+    copy.follow("score.md")
+    raw = json.loads((copy.folder / "runs/scores/scores.json").read_text())["models"]["raw"]
+    assert 0 < raw["scores"]["mae"] < raw["rmse"], "a mean absolute error is below the root of the mean squared error"
 
 
-def test_a_data_format_is_added(project):
+def test_a_data_format_is_added(copy):
     """The members are 2 K too warm, which EMOS learns."""
-    project.follow("format.md")
-    models = json.loads((project.folder / "runs/npz-scores/scores.json").read_text())["models"]
+    copy.follow("format.md")
+    models = json.loads((copy.folder / "runs/npz-scores/scores.json").read_text())["models"]
     assert models["raw"]["bias"] == pytest.approx(2, abs=0.1)
     assert abs(models["emos"]["bias"]) < 0.3

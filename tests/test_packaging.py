@@ -66,15 +66,10 @@ def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
     assert all(text in outputs[verb] for verb, text in shown.items()), outputs
 
 
-def test_the_command_lists_its_verbs():
-    process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py"], capture_output=True, text=True)
-    assert process.returncode == 0
-    verbs = re.findall(r"^  (\w+) ", process.stdout, re.MULTILINE)
-    assert verbs == ["prepare", "train", "combine", "evaluate", "compare", "correct", "export", "monitor", "submit"]
-
-
-def test_an_unknown_verb_is_one_sentence():
-    process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py", "trian"], capture_output=True, text=True)
-    assert process.returncode == 2
-    verbs = "prepare, train, combine, evaluate, compare, correct, export, monitor, submit"
-    assert process.stderr == f"error: there is no verb 'trian'; choose one of {verbs}\n"
+def test_the_command_lists_its_verbs_and_refuses_others(command, tmp_path):
+    verbs = ["prepare", "train", "combine", "evaluate", "compare", "correct", "export", "monitor", "submit"]
+    shown = command(tmp_path)
+    assert (shown.code, re.findall(r"^  (\w+) ", shown.stdout, re.MULTILINE)) == (0, verbs)
+    refused = command(tmp_path, "trian")
+    assert refused.code == 2
+    assert refused.stderr == f"error: there is no verb 'trian'; choose one of {', '.join(verbs)}\n"

@@ -1,4 +1,4 @@
-"""`import deepweather`: which names it has, and what it imports for them."""
+"""`import deepweather`: which names it has, and what it and other parts of the program import."""
 
 import ast
 import importlib
@@ -9,34 +9,65 @@ import deepweather
 import pytest
 from conftest import ROOT
 
-HEAVY = {"torch", "numpy", "xarray", "dask", "pandas", "numba", "hydra", "omegaconf", "pint", "eccodes"}
+INTERFACE = "import deepweather as dw; dir(dw)"
+READING = "import " + ", ".join(
+    f"data_pipeline.{module}"
+    for module in (
+        "formats.open", "formats.grib", "inputs", "grid_coordinates", "points", "protocols", "regridding.target"
+    )
+)  # fmt: skip
+PREPARING = "import " + ", ".join(
+    f"data_pipeline.{module}"
+    for module in ("archive", "cluster", "formats.netcdf", "prepare", "statistics.normalization", "store", "task")
+)
+OPENING = "dw.open_ensemble, dw.open_analysis, dw.Task, dw.InputError"
+SLIM = """
+sys.modules["torch"] = None
+dw.load
+try: dw.fit
+except dw.InputError as error: print(error)
+"""
 
 
-def modules_after(code):
-    """The modules that a new Python process has imported after some lines."""
+@pytest.fixture(scope="module")
+def printed():
+    """What one new Python process prints: the modules after each of four steps, and the error without PyTorch."""
+    steps = [f"{step}; print(*sys.modules)" for step in (INTERFACE, READING, PREPARING, OPENING)]
     process = subprocess.run(
-        [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"],
-        cwd=ROOT / "scripts", env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", "\n".join(["import sys", *steps, SLIM])],
+        cwd=ROOT / "scripts", env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
-    return set(process.stdout.split())
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
-def test_the_import_needs_no_other_package():
-    assert modules_after("import deepweather; dir(deepweather)") & HEAVY == set()
+def test_files_are_read_without_the_packages_of_training(printed):
+    """`correct` runs in installations without them, and would pay for their imports at each start."""
+    heavy = {
+        "torch", "xarray", "dask", "distributed", "pandas", "numba", "matplotlib", "hydra", "omegaconf",
+        "pytorch_lightning", "zarr", "fsspec", "netCDF4", "pint", "cfgrib",
+    }  # fmt: skip
+    assert (heavy | {"numpy", "eccodes"}) & {*printed[0].split()} == set()
+    assert heavy & {*printed[1].split()} == set()
 
 
-def test_files_are_opened_without_torch():
-    found = modules_after("import deepweather as dw; dw.open_ensemble, dw.open_analysis, dw.Task, dw.InputError")
-    assert "torch" not in found
+def test_data_is_read_without_torch(printed):
+    """Cluster workers, `prepare` and the functions that open files start faster without PyTorch."""
+    assert "torch" not in {*printed[2].split(), *printed[3].split()}
 
 
-@pytest.mark.parametrize("name", sorted(deepweather.NAMES))
-def test_every_name_is_defined_where_the_table_says(name):
-    found = getattr(deepweather, name)
-    assert found is getattr(importlib.import_module(deepweather.NAMES[name]), name)
-    assert found.__module__ == deepweather.NAMES[name]
-    assert found.__doc__
-    assert name in dir(deepweather)
+def test_a_slim_installation_says_what_to_install(printed):
+    assert "deepweather.fit needs the package" in printed[4]
+    assert "pip install 'deepweather[train]'" in printed[4]
+
+
+def test_every_name_is_defined_where_the_table_says():
+    for name, module in deepweather.NAMES.items():
+        found = getattr(deepweather, name)
+        assert found is getattr(importlib.import_module(module), name)
+        assert found.__module__ == module
+        assert found.__doc__
+        assert name in dir(deepweather)
 
 
 def test_type_checkers_see_the_same_names():
@@ -49,20 +80,3 @@ def test_type_checkers_see_the_same_names():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'open_grib'"):
         _ = deepweather.open_grib
-
-
-def test_a_slim_installation_says_what_to_install():
-    lines = (
-        "sys.modules |= dict.fromkeys(('torch', 'xarray'))",
-        "import deepweather as dw",
-        "dw.Task, dw.load",
-        "try: dw.fit",
-        "except dw.InputError as error: print(error)",
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", "\n".join(["import sys", *lines])],
-        cwd=ROOT / "scripts", env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    assert "deepweather.fit needs the package" in process.stdout
-    assert "pip install 'deepweather[train]'" in process.stdout

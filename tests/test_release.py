@@ -46,15 +46,11 @@ def test_a_dry_run_changes_nothing(copy):
     assert (git(copy, "rev-parse", "HEAD"), git(copy, "status", "--porcelain"), git(copy, "tag")) == (before, "", "")
 
 
-@pytest.mark.parametrize(
-    ("version", "sentence"),
-    [("1.0", "'1.0' is no version"), ("0.0.1", "0.0.1 is older than"), ("v1.0.0", "'v1.0.0' is no version")],
-)
-def test_a_wrong_version_is_one_sentence(copy, version, sentence):
-    ended = make_release(copy, version)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(f"error: {sentence}")
-    assert len(ended.stderr.splitlines()) == 1
+def test_a_wrong_version_is_one_sentence(copy):
+    for version, fault in (("1.0", "is no version"), ("0.0.1", "is older than"), ("v1.0.0", "is no version")):
+        ended = make_release(copy, version)
+        assert ended.returncode == 2
+        assert re.fullmatch(rf"error: '?{version}'? {fault}.*\n", ended.stderr)
 
 
 def test_a_release_has_version_tag_wheel_and_notes(copy):

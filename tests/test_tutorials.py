@@ -1,5 +1,7 @@
 """The pages of docs/tutorials are followed from their first block to their last."""
 
+import shutil
+
 import eccodes
 import numpy as np
 import pytest
@@ -7,23 +9,26 @@ import torch
 import xarray as xr
 from followed_page import follow
 from safetensors.torch import load_file
+from twin_project import messages
 
 
 @pytest.fixture(scope="module")
-def twin(tmp_path_factory):
-    """The folder in which the first tutorial has been followed, and what its commands printed."""
+def twin(first_project, tmp_path_factory):
+    """The folder in which the first tutorial has been followed, and what its commands printed.
+
+    The first command finds the files of the twin, and would refuse those of other options.
+    """
     folder = tmp_path_factory.mktemp("tutorials")
+    shutil.copytree(first_project / "data/twin", folder / "data/small")
     return folder, follow("tutorials/twin.md", folder)
 
 
 def values(path, name, lead):
     """All values of one field for each member, from a GRIB file."""
     found = {}
-    with path.open("rb") as file:
-        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-            if (eccodes.codes_get(handle, "shortName"), eccodes.codes_get(handle, "step")) == (name, lead):
-                found[eccodes.codes_get(handle, "number")] = eccodes.codes_get_values(handle)
-            eccodes.codes_release(handle)
+    for handle in messages(path):
+        if (eccodes.codes_get(handle, "shortName"), eccodes.codes_get(handle, "step")) == (name, lead):
+            found[eccodes.codes_get(handle, "number")] = eccodes.codes_get_values(handle)
     return np.stack([found[number] for number in sorted(found)])
 
 

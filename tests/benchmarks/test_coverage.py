@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from benchmarks.coverage import DAY, MAPS, WITHIN, Series, coverages, false_discoveries, tables
+from benchmarks.coverage import DAY, WITHIN, Series, coverages, tables
 from evaluation.aggregation import WeightedMean
 from evaluation.significance.intervals import interval
 
@@ -38,11 +38,6 @@ def test_the_page_has_the_simulated_tables(simulated):
         assert page[key] == pytest.approx(numbers, abs=0.003)
 
 
-def test_all_cases_of_the_bound_are_simulated():
-    cases = {(len(series.days), series.r) for series in WITHIN}
-    assert cases >= {(32, 0.0), (32, 0.6), (105, 0.8), (210, 0.9)}
-
-
 def test_series_have_the_correlation_of_their_gaps():
     series = Series("", np.array([0.0, 3, 10]), 0.5, usual=3, noise=0.2).draw(200_000, np.random.default_rng(0))
     expected = np.eye(3) + 0.8 * np.array([[0, 0.5, 0.5 ** (10 / 3)], [0.5, 0, 0.5 ** (7 / 3)], [0, 0, 0]])
@@ -56,12 +51,3 @@ def test_coverage_counts_single_intervals():
     values = series.draw(trials, np.random.default_rng([20_000, 7]))
     found = [interval(np.asarray, [WeightedMean(v, np.ones(len(v)))], DAY * series.days) for v in values.T]
     assert coverages(series, trials, 7)["deepweather"] == np.mean([low <= 0 <= high for low, high in found])
-
-
-def test_false_discoveries_are_counted_among_the_discoveries():
-    """Few maps, of which every cell has a difference, or none: there the rate is 0, or the share of maps with any."""
-    everywhere, nowhere = (false_discoveries(MAPS[0], share, 5, 0) for share in (1.0, 0.0))
-    assert everywhere[:2] == (0, 0)
-    assert everywhere[2] > 0.99
-    assert nowhere[0] in {0, 0.2, 0.4}
-    assert nowhere[1:] == (1, 0)

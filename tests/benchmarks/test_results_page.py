@@ -12,20 +12,10 @@ from benchmarks.results_page import LEVERS, PARTS, ceiling, hull, main, marks
 
 RAW, ORACLE = 0.4, 0.2
 CRPS = {
-    "raw": RAW,
-    "climatology": 1.5,
-    "emos": 0.3,
-    "mlp-0": 0.28,
-    "mlp-1": 0.27,
-    "unet-0": 0.25,
-    "unet-1": 0.26,
-    "blend_unet-0": 0.25,
-    "transformer-0": 0.26,
-    "mlps": 0.27,
-    "unets": 0.245,
-    "blend_unets": 0.24,
+    "raw": RAW, "climatology": 1.5, "emos": 0.3, "mlp-0": 0.28, "mlp-1": 0.27, "unet-0": 0.25, "unet-1": 0.26,
+    "blend_unet-0": 0.25, "transformer-0": 0.26, "mlps": 0.27, "unets": 0.245, "blend_unets": 0.24,
     "transformers": 0.255,
-}
+}  # fmt: skip
 
 
 def scores():
@@ -66,6 +56,17 @@ def runs(tmp_path):
     return tmp_path
 
 
+def renew(runs):
+    """Renew the page; return it, and the figures."""
+    main(runs / "runs", runs / "heat", runs / "results")
+    return (runs / "results.md").read_text(), json.loads((runs / "results.json").read_text())
+
+
+def write_scores(folder, content):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "scores.json").write_text(json.dumps(content))
+
+
 def test_the_page_shows_the_figures_of_the_runs(runs):
     (runs / "runs/published.xml").write_text(
         '<testsuites><testsuite><testcase><properties><property name="dillingen.mlps" value="0.78"/>'
@@ -75,8 +76,7 @@ def test_the_page_shows_the_figures_of_the_runs(runs):
     for seed, within in (("1", 99.9), ("2", 100.0)):
         (runs / f"heat/smoe-{seed}").mkdir(parents=True)
         (runs / f"heat/smoe-{seed}/test_check.json").write_text(json.dumps({"within": within}))
-    main(runs / "runs", runs / "heat", runs / "results")
-    figures = json.loads((runs / "results.json").read_text())
+    page, figures = renew(runs)
     assert figures["smoe_heat"] == {"within_1pct": [99.9, 100.0]}
     assert figures["dillingen"] == {"crps": 0.7, "mlps": 0.78, "emos": 0.7}
     assert figures["monsoon"] == {"emos": 62.9}
@@ -85,7 +85,6 @@ def test_the_page_shows_the_figures_of_the_runs(runs):
     assert math.isclose(best["captured"], (0.4 - 0.27) / 0.2)
     assert best["captured_by_seed"] == pytest.approx([0.6, 0.65])
     assert math.isclose(best["captured_by_model"]["unet"], 0.725)
-    page = (runs / "results.md").read_text()
     assert page.startswith("before\n")
     assert page.endswith("\nafter\n")
     assert "old twin" not in page
@@ -100,22 +99,17 @@ def test_the_page_shows_the_figures_of_the_runs(runs):
         ["committee of blend U-Nets", "+0.015"],
         ["committee of U-Nets", "+0.010"],
     ]
-    main(runs / "runs", runs / "heat", runs / "results")
-    assert (runs / "results.md").read_text() == page, "a second call writes the same page"
+    assert renew(runs)[0] == page, "a second call writes the same page"
 
 
 def test_a_model_for_several_targets_has_a_section_for_each(runs):
     for target, title in (("2t", "2 m temperature"), ("t@850", "Temperature at 850 hPa")):
-        (folder := runs / "runs/joint" / target).mkdir(parents=True)
-        (folder / "scores.json").write_text(json.dumps(scores() | {"target": target}))
-        main(runs / "runs", runs / "heat", runs / "results")
-        page = (runs / "results.md").read_text()
-        assert f"### {title}, 48 h ahead (K), one model for three targets" in page
+        write_scores(runs / "runs/joint" / target, scores() | {"target": target})
+        assert f"### {title}, 48 h ahead (K), one model for three targets" in renew(runs)[0]
     for name, loss in {"mlp-0": 0.05, "mlp-1": 0.04, "unet-0": 0.02, "unet-1": 0.03}.items():
         (folder := runs / "runs/joint" / name).mkdir()
         np.savetxt(folder / "metrics.csv", [[1, 8, 0.1, loss, 1e-3]], delimiter=",", header="row", comments="")
-    main(runs / "runs", runs / "heat", runs / "results")
-    figures = json.loads((runs / "results.json").read_text())
+    _, figures = renew(runs)
     assert [*figures["twin_joint"]] == ["2t", "t@850"]
     assert {found["best"] for found in figures["twin_joint"].values()} == {"unets"}
     assert {found["best"] for found in figures["twin"].values()} == {"mlps"}
@@ -124,16 +118,12 @@ def test_a_model_for_several_targets_has_a_section_for_each(runs):
 def test_the_large_profile_has_a_section_and_a_learning_curve(runs):
     for target in ("2t", "z@500"):
         found = scores() | {"target": target}
-        (folder := runs / "runs/large" / target).mkdir(parents=True)
-        (folder / "scores.json").write_text(json.dumps(found))
+        write_scores(runs / "runs/large" / target, found)
         shares = {"mlp-of-256": 0.5, "mlp-of-64": 0.25, "unet-of-64": 0.125, "lenet-of-64": 0.3, "emos-of-64": 0.2}
         few = {name: {"captured": share} for name, share in shares.items()}
-        (folder := runs / "runs/large/curve" / target).mkdir(parents=True)
-        (folder / "scores.json").write_text(json.dumps(found | {"models": {"raw": {"captured": 0.0}} | few}))
-    (folder := runs / "runs/joint/2t").mkdir(parents=True)
-    (folder / "scores.json").write_text(json.dumps(scores()))
-    main(runs / "runs", runs / "heat", runs / "results")
-    figures = json.loads((runs / "results.json").read_text())
+        write_scores(runs / "runs/large/curve" / target, found | {"models": {"raw": {"captured": 0.0}} | few})
+    write_scores(runs / "runs/joint/2t", scores())
+    page, figures = renew(runs)
     assert [*figures["twin_large"]] == ["2t", "z@500"]
     assert figures["learning_curve"]["z@500"] == {
         "mlp": {"64": 0.25, "256": 0.5, "768": pytest.approx(0.6)},
@@ -142,7 +132,6 @@ def test_the_large_profile_has_a_section_and_a_learning_curve(runs):
         "emos": {"64": 0.2, "768": pytest.approx(0.5)},
     }, "the runs of 768 starts are `mlp-0`, `unet-0` and, without a seed, `emos`"
     assert set(figures["single"]["2t"]) == {"model", "captured"}
-    page = (runs / "results.md").read_text()
     assert "48 h ahead (K), one model for three targets, 768 starts" in page
     assert "| model | 64 starts | 256 starts | 768 starts |" in page
     assert "| MLP | 25.0 % | 50.0 % | 60.0 % |" in page
@@ -156,30 +145,18 @@ def test_the_page_has_a_table_of_member_counts(runs):
             del found["models"][name]
         else:
             by = {size: {"crps_fair": CRPS[name] / int(size), "spread_skill": 0.9} for size in ("1", "2")}
-            gate = {
-                "claimed": name == "raw",
-                "base": 2,
-                "holds": name != "emos",
-                "faults": ["worse"] * (name == "emos"),
-            }
+            faults = ["worse"] * (name == "emos")
+            gate = {"claimed": name == "raw", "base": 2, "holds": not faults, "faults": faults}
             found["models"][name] |= {"by": {"members": by}, "gate": gate}
-    (runs / "runs/sizes").mkdir()
-    (runs / "runs/sizes/scores.json").write_text(json.dumps(found))
-    main(runs / "runs", runs / "heat", runs / "results")
-    page = (runs / "results.md").read_text()
+    write_scores(runs / "runs/sizes", found)
+    page, figures = renew(runs)
     assert (
         "| model | fair CRPS of 1 | fair CRPS of 2 | spread/error of 1 | spread/error of 2 | claims | holds |" in page
     )
     assert "| raw | 0.400 | 0.200 | 0.90 | 0.90 | yes | yes |" in page
     assert "| EMOS | 0.300 | 0.150 | 0.90 | 0.90 | no | no, worse |" in page
-    figures = json.loads((runs / "results.json").read_text())["sizes"]
-    assert figures["emos"] == {"claims": False, "holds": False}
-    assert figures["raw"] == {"claims": True, "holds": True}
-
-
-def test_experiments_without_a_run_are_left_out(runs):
-    main(runs / "runs", runs / "heat", runs / "results")
-    assert set(json.loads((runs / "results.json").read_text())) == {"twin"}
+    assert figures["sizes"]["emos"] == {"claims": False, "holds": False}
+    assert figures["sizes"]["raw"] == {"claims": True, "holds": True}
 
 
 def test_levers_are_compared_with_the_row_before_and_with_the_first(runs):
@@ -191,34 +168,28 @@ def test_levers_are_compared_with_the_row_before_and_with_the_first(runs):
                for o in names[:i]} for i, name in enumerate(names)
     }  # fmt: skip
     models = {name: {"crps": value, "captured": (0.5 - value) / 0.3} for name, value in crps.items()}
-    (folder := runs / "runs/half/2t").mkdir(parents=True)
     found = {"target": "2t", "units": "K", "lead_times": [48], "pairs": pairs, "models": models}
-    (folder / "scores.json").write_text(json.dumps(found))
-    main(runs / "runs", runs / "heat", runs / "results")
-    page = (runs / "results.md").read_text()
+    write_scores(runs / "runs/half/2t", found)
+    page, figures = renew(runs)
     assert "### 2 m temperature, 48 h ahead, difficulty 0.5" in page
     assert "| U-Net from all fields, raw ensemble | 33.3 % |  |  |" in page
     assert "| 46.7 % | −5.3 % [−6.3 %, −1.1 %] | −10.0 % [−11.0 %, −1.0 %] |" in page
-    figures = json.loads((runs / "results.json").read_text())["levers"]["2t"]
-    assert figures["together"]["first"] == pytest.approx([-0.3, -0.31, -0.01])
-    assert figures["former"] == {"captured": pytest.approx(1 / 3)}
+    assert figures["levers"]["2t"]["together"]["first"] == pytest.approx([-0.3, -0.31, -0.01])
+    assert figures["levers"]["2t"]["former"] == {"captured": pytest.approx(1 / 3)}
 
 
 def test_parts_without_a_run_stay_as_they_are(runs, capsys):
-    main(runs / "runs", runs / "heat", runs / "results")
-    page = (runs / "results.md").read_text()
-    figures = json.loads((runs / "results.json").read_text())
+    page, figures = renew(runs)
+    assert {*figures} == {"twin"}
     shutil.rmtree(runs / "runs")
-    (folder := runs / "runs/joint/2t").mkdir(parents=True)
-    (folder / "scores.json").write_text(json.dumps(scores()))
+    write_scores(runs / "runs/joint/2t", scores())
     capsys.readouterr()
-    main(runs / "runs", runs / "heat", runs / "results")
+    renewed, later = renew(runs)
     assert capsys.readouterr().out == "renewed: twin_joint, single; not renewed: twin\n"
     end = marks("twin")[1]
-    renewed = (runs / "results.md").read_text()
     assert renewed.split(end)[0] == page.split(end)[0]
     assert "| U-Net | MLP |" in renewed.split(end)[1]
-    assert json.loads((runs / "results.json").read_text())["twin"] == figures["twin"]
+    assert later["twin"] == figures["twin"]
 
 
 def test_the_ceiling_is_the_score_of_the_mean_of_some_members():
@@ -233,9 +204,8 @@ def test_the_ceiling_is_the_score_of_the_mean_of_some_members():
 def test_the_page_shows_the_ceiling(runs):
     """√(1 + 1/8) of the oracle's 0.2 is 0.2121; (0.4 - 0.2121) / (0.4 - 0.2) is 93.9 %."""
     for task in ("t2m", "t850", "z500"):
-        (runs / "runs" / task / "scores.json").write_text(json.dumps(scores() | {"members": 8}))
-    main(runs / "runs", runs / "heat", runs / "results")
-    assert "| ceiling with 8 members | 0.212 | | 93.9 % | | |" in (runs / "results.md").read_text()
+        write_scores(runs / "runs" / task, scores() | {"members": 8})
+    assert "| ceiling with 8 members | 0.212 | | 93.9 % | | |" in renew(runs)[0]
 
 
 def test_a_hull_contains_all_intervals():

@@ -1,12 +1,9 @@
-"""A project on the tiny twin, prepared and trained once for all files of this folder."""
+"""Verbs that must succeed, and verbs that must fail."""
 
-import fcntl
-import os
-import shutil
+import json
 
 import pytest
 from followed_page import without_suspicion
-from twin_project import QUICK, SPLIT, TWIN
 
 
 @pytest.fixture(scope="session")
@@ -35,23 +32,16 @@ def run_failing_verb(command):
     return run
 
 
-@pytest.fixture(scope="session")
-def first_project(tmp_path_factory, run_verb):
-    """A folder in which the verbs have been run. The workers of pytest-xdist share it."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "twin_project"
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "runs/unet/corrector.safetensors").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            run_verb(folder, "prepare", *TWIN)
-            run_verb(folder, "train", *SPLIT, "model=emos", "run_dir=runs/emos")
-            run_verb(folder, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
-    return folder
+@pytest.fixture
+def score_models(tmp_path, run_verb):
+    """Train models, each with its options, on files of stations; return what `evaluate` prints, and the scores."""
 
+    def score(files, models, *options):
+        options = ["data=netcdf", f"path={files.write(tmp_path / 'data')}", "task.static=[]", *options]
+        for name, own in models.items():
+            run_verb(tmp_path, "train", *options, *own, f"run_dir=runs/{name}")
+        paths = ", ".join(f"{name}: runs/{name}/corrector.safetensors" for name in models)
+        printed = run_verb(tmp_path, "evaluate", *options, f"correctors={{{paths}}}", "run_dir=runs/scores")
+        return printed, json.loads((tmp_path / "runs/scores/scores.json").read_text())
 
-@pytest.fixture(scope="module")
-def project(first_project, tmp_path_factory):
-    """A copy of the project for the tests of one file."""
-    return shutil.copytree(first_project, tmp_path_factory.mktemp("copy") / "project")
+    return score

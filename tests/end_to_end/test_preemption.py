@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from forks import Program
-from twin_project import SPLIT
+from twin_project import SPLIT, start, wait_for_line
 
 from data_pipeline.common.interruption import INTERRUPTED, SIGNALS
 
@@ -24,17 +24,13 @@ OPTIONS = [
 ]  # fmt: skip
 LONGER = [word if "epochs" not in word else "trainer.epochs=60" for word in OPTIONS]
 """A run that lasts long enough to be stopped three times."""
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 LIMIT = 900
 """Seconds after which a process counts as hanging."""
 
 
-def start(project, folder, *options, kind=subprocess.Popen):
-    """Start a training in its own process; `kind` may be a fork of a server, which starts faster."""
-    return kind(
-        [sys.executable, ROOT / "scripts/deepweather.py", "train", *OPTIONS, f"run_dir={folder}", *options],
-        cwd=project, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def train(project, folder, *options, kind=Program):
+    """Start a training in its own process."""
+    return start(project, "train", *OPTIONS, f"run_dir={folder}", *options, kind=kind)
 
 
 def finish(process, codes=(0,)):
@@ -83,17 +79,17 @@ def wait_until_gone(pids):
         time.sleep(0.1)
 
 
-def kill_at_moments(project, name, moments, random_numbers, *options, kind=subprocess.Popen):
+def kill_at_moments(project, name, moments, random_numbers, *options, kind=Program):
     """Kill runs at that many random moments, and compare each with a run that was left alone."""
     began = time.monotonic()
-    finish(start(project, f"runs/{name}-alone", *options, kind=kind))
+    finish(train(project, f"runs/{name}-alone", *options, kind=kind))
     took = time.monotonic() - began
     expected = results(project / f"runs/{name}-alone")
     kinds, kills = itertools.cycle(["one rank", "all ranks", "launcher"]), 0
     for number in itertools.count():
         folder = f"runs/{name}-{number}"
         while kills < moments:
-            process = start(project, folder, *options, kind=kind)
+            process = train(project, folder, *options, kind=kind)
             # Starting takes longer than the training, which deserves more of the moments.
             time.sleep(took * random_numbers.uniform(0.05, 0.8))
             if process.poll() is not None:
@@ -102,38 +98,30 @@ def kill_at_moments(project, name, moments, random_numbers, *options, kind=subpr
             kills += 1
             finish(process, (0, 3, -signal.SIGKILL))
             wait_until_gone(ranks)
-        finish(start(project, folder, *options, kind=kind))
+        finish(train(project, folder, *options, kind=kind))
         assert results(project / folder) == expected
         if kills == moments:
             return
 
 
-def test_a_run_that_is_killed_at_random_moments_is_the_same_run(first_project):
-    kill_at_moments(first_project, "forked", 2, random.Random(0), "trainer.epochs=3", kind=Program)
+def test_a_run_that_is_killed_at_random_moments_is_the_same_run(project):
+    kill_at_moments(project, "forked", 2, random.Random(0), "trainer.epochs=3")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
-def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(first_project, mesh):
+def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(project, mesh):
     """Ten moments on one rank, and ten on two."""
-    kill_at_moments(first_project, f"ranks-{mesh[3]}", 10, random.Random(1), f"trainer.mesh={mesh}")
-
-
-def start_when(project, folder, words, *options, kind=Program):
-    """Start a training and return it when it has printed a line with `words`."""
-    process = start(project, folder, *options, kind=kind)
-    for line in process.stdout:
-        if words in line:
-            return process
-    raise AssertionError(process.stderr.read())
+    kill_at_moments(project, f"ranks-{mesh[3]}", 10, random.Random(1), f"trainer.mesh={mesh}", kind=subprocess.Popen)
 
 
 @pytest.mark.parametrize(
     ("number", "words"), zip(SIGNALS, ["forecasts to train on", "initial weights", "epoch   2"], strict=True)
 )
-def test_each_signal_ends_a_run_that_resumes(first_project, tmp_path, number, words):
+def test_each_signal_ends_a_run_that_resumes(project, tmp_path, number, words):
     """While it fits the normaliser, before the first step, and between two epochs."""
-    process = start_when(first_project, tmp_path / "run", words)
+    process = train(project, tmp_path / "run")
+    wait_for_line(process, words)
     process.send_signal(number)
     _, errors = finish(process, (3,))
     (line,) = errors.splitlines()
@@ -142,11 +130,11 @@ def test_each_signal_ends_a_run_that_resumes(first_project, tmp_path, number, wo
     assert not [path for path in (tmp_path / "run").rglob("*") if path.name.endswith(".partial")]
 
 
-def test_a_signal_before_the_handler_does_no_harm(first_project, tmp_path):
+def test_a_signal_before_the_handler_does_no_harm(project, tmp_path):
     """The job script blocks the signals; the process starts, and ends with code 3 when it can handle them."""
     process = subprocess.Popen(
         ["env", "--block-signal=USR1,TERM", sys.executable, ROOT / "scripts/deepweather.py", "train", *OPTIONS],
-        cwd=first_project, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+        cwd=project, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     until = time.monotonic() + LIMIT
     blocked = 1 << (signal.SIGUSR1 - 1)
@@ -181,18 +169,18 @@ def submit(slurm, project, name, job=""):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(slurm, first_project):
+def undisturbed(slurm, project):
     """The results of a job that ran to its end."""
-    number, path = submit(slurm, first_project, "undisturbed")
+    number, path = submit(slurm, project, "undisturbed")
     assert slurm.wait(number)["ExitCode"] == "0:0", path.read_text()
-    return results(first_project / "runs/undisturbed")
+    return results(project / "runs/undisturbed")
 
 
 @pytest.mark.long
-def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_one(slurm, first_project, undisturbed):
+def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_one(slurm, project, undisturbed):
     """SIGUSR1 comes while the tasks start, and twice while they train."""
     random_numbers = random.Random(2)
-    number, path = submit(slurm, first_project, "preempted")
+    number, path = submit(slurm, project, "preempted")
     for times in range(3):
         slurm.wait(number, "RUNNING")
         if times:
@@ -203,7 +191,7 @@ def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_o
     ended = slurm.wait(number)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "3"), path.read_text()
     assert path.read_text().count("resuming from") == 2
-    assert results(first_project / "runs/preempted") == undisturbed
+    assert results(project / "runs/preempted") == undisturbed
 
 
 def batch_shells(number):
@@ -216,8 +204,8 @@ def batch_shells(number):
 
 
 @pytest.mark.long
-def test_a_job_whose_batch_shell_is_killed_resumes_when_it_is_submitted_again(slurm, first_project, undisturbed):
-    number, path = submit(slurm, first_project, "shell")
+def test_a_job_whose_batch_shell_is_killed_resumes_when_it_is_submitted_again(slurm, project, undisturbed):
+    number, path = submit(slurm, project, "shell")
     slurm.wait(number, "RUNNING")
     wait_for(path, EPOCH, 3)
     shells = batch_shells(number)
@@ -225,7 +213,7 @@ def test_a_job_whose_batch_shell_is_killed_resumes_when_it_is_submitted_again(sl
     for shell in shells:
         os.kill(shell, signal.SIGKILL)
     assert slurm.wait(number)["JobState"] != "COMPLETED"
-    again, path = submit(slurm, first_project, "shell", "-again")
+    again, path = submit(slurm, project, "shell", "-again")
     assert slurm.wait(again)["ExitCode"] == "0:0", path.read_text()
     assert path.read_text().count("resuming from") == 1
-    assert results(first_project / "runs/shell") == undisturbed
+    assert results(project / "runs/shell") == undisturbed

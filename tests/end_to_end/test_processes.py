@@ -1,24 +1,16 @@
-"""Training by several processes, and interrupted training that the same command resumes."""
+"""Training by several processes, of which one is killed, and the account of a run that is killed."""
 
+import json
 import os
 import signal
 import subprocess
-import sys
+import time
 from pathlib import Path
 
-from conftest import ROOT
 from equal_runs import check_equal_runs
-from forks import Program
-from twin_project import QUICK, SPLIT
+from twin_project import QUICK, SPLIT, start, wait_for_line
 
-
-def start(folder, *arguments, kind=Program):
-    """Start a verb in its own process: a fork of a server, or a new process if `kind` is `subprocess.Popen`."""
-    return kind(
-        [sys.executable, ROOT / "scripts/deepweather.py", *arguments],
-        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+from data_pipeline.common.messages import format_duration
 
 
 def test_four_ranks_write_the_same_files_as_one_process(project):
@@ -34,33 +26,70 @@ def test_four_ranks_write_the_same_files_as_one_process(project):
 
 
 def test_one_process_resumes_a_run_of_two_ranks_after_one_was_killed(project, run_verb):
-    options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
+    """The ranks are new processes: forks share the hash seed of Python."""
+    options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=6", "trainer.patience=10", "model.width=4"]
     process = start(project, "train", *options, "trainer.mesh=[1,2]", kind=subprocess.Popen)
-    for line in process.stdout:
-        if line.startswith("epoch   2"):
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            os.kill(int(children[-1]), signal.SIGKILL)
-            break
+    wait_for_line(process, "epoch   2")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
     _, errors = process.communicate(timeout=900)
     assert process.returncode == 3, errors
     assert "was killed by signal 9" in errors
     assert "resuming from" in run_verb(project, "train", *options)
     rows = (project / "runs/killed/metrics.csv").read_text().splitlines()
-    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))
+    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 7))
 
 
-def test_the_same_command_resumes_interrupted_training(project, run_verb):
-    """Training gets SIGTERM after two epochs; then the same command runs again."""
-    options = [*SPLIT, "model=unet", "run_dir=runs/long", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
-    process = start(project, "train", *options)
-    for line in process.stdout:
-        if line.startswith("epoch   2"):
-            process.terminate()
-            break
-    _, errors = process.communicate(timeout=900)
-    assert process.returncode == 3, errors
-    assert "run the same command again" in errors
-    assert not (project / "runs/long/corrector.safetensors").exists()
-    assert "resuming from" in run_verb(project, "train", *options)
-    rows = (project / "runs/long/metrics.csv").read_text().splitlines()
-    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))
+def summary_of(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_a_killed_run_keeps_its_account(project, run_verb):
+    """The time of both starts, as this test measures it, is the time of the account."""
+    run = project / "runs/account"
+    options = ["train", *SPLIT, "model=unet", "run_dir=runs/account", "trainer.epochs=8", "model.width=4"]
+    began = time.monotonic()
+    process = start(project, *options)
+    wait_for_line(process, "epoch   2")
+    process.kill()
+    process.communicate(timeout=900)
+    first = time.monotonic() - began
+    before = summary_of(run)
+    assert (before["starts"], before["finished"], before["time_to_crps"]["emos"]) == (1, False, None)
+    assert 1 <= before["epochs"] < 8, "the signal comes a little after the second epoch"
+    assert 0 < before["seconds"] < first
+
+    began = time.monotonic()
+    output = run_verb(project, *options)
+    second = time.monotonic() - began
+    after = summary_of(run)
+    assert (after["starts"], after["finished"], after["epochs"]) == (2, True, 8)
+    assert before["seconds"] < after["seconds"] < before["seconds"] + second
+    assert sum(after["phases"].values()) == after["seconds"]
+    # The twin has 20 training forecasts; an epoch that was killed counts twice.
+    assert 8 * 20 <= after["samples"] <= 10 * 20
+    validations = after["validations"]
+    assert [each["epoch"] for each in validations] == list(range(9))
+    assert [each["seconds"] for each in validations] == sorted(each["seconds"] for each in validations)
+    # What the table of epochs says, by another way.
+    rows = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()[1:]]
+    assert [float(row[3]) for row in rows] == [each["loss"] for each in validations[1:]]
+    assert f"done in {format_duration(after['seconds'])} in 2 starts (" in output
+
+
+def test_emos_of_the_validation_is_that_of_a_trained_emos(first_project):
+    """The network's run fits the same EMOS as `deepweather train model=emos`, and scores it in the same units."""
+    emos, unet = (summary_of(first_project / "runs" / name) for name in ("emos", "unet"))
+    assert abs(unet["references"]["emos"] / emos["validation"]["crps"] - 1) < 1e-5
+    assert abs(unet["references"]["raw"] / emos["references"]["raw"] - 1) < 1e-6
+    assert emos["finished"]
+    assert emos["samples_per_second"] is None
+    assert emos["time_to_crps"]["raw"]["seconds"] < emos["seconds"]
+
+
+def test_evaluate_takes_the_emos_of_the_training_run(project, run_verb):
+    output = run_verb(
+        project, "evaluate", *SPLIT, "correctors={unet: runs/unet/corrector.safetensors}", "run_dir=runs/cached"
+    )
+    assert "emos was fitted on the training dates before, and is read from" in output
+    assert output.splitlines()[-1].startswith("done in ")

@@ -5,7 +5,6 @@ training up to November 2004, test from January 2005. The published scores are o
 these as its variable gives them. Scores of the file in mm are in mm, as the models for square roots of its values.
 """
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -33,23 +32,17 @@ def rain(samples):
 
 
 @pytest.fixture
-def score(tmp_path, run_verb):
+def score(score_models):
     """Train models, each with its options; return the printed table and `scores.json` of the test."""
 
-    def score_models(files, variable, models):
-        folder = files.write(tmp_path / "data")
-        options = [
-            "data=netcdf", f"path={folder}", "data.split.train=[2000-01-01,2004-11-30]", "data.split.val=null",
+    def score_rain(files, variable, models):
+        return score_models(
+            files, models, "data.split.train=[2000-01-01,2004-11-30]", "data.split.val=null",
             "data.split.test=[2005-01-01,2013-12-31]", f"task.inputs=[{variable}]", f"task.targets=[{variable}]",
-            "task.lead_times=[192]", "task.static=[]",
-        ]  # fmt: skip
-        for name, own in models.items():
-            run_verb(tmp_path, "train", *options, *own, f"run_dir=runs/{name}")
-        paths = ", ".join(f"{name}: runs/{name}/corrector.safetensors" for name in models)
-        printed = run_verb(tmp_path, "evaluate", *options, f"correctors={{{paths}}}", "run_dir=runs/scores")
-        return printed, json.loads((tmp_path / "runs/scores/scores.json").read_text())
+            "task.lead_times=[192]",
+        )  # fmt: skip
 
-    return score_models
+    return score_rain
 
 
 def test_square_roots_have_the_published_scores(rain, score, record_property):

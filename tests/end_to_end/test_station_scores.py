@@ -4,8 +4,6 @@ Those scores are of EMOS fitted to all years before 2020. Here 2019 is kept for 
 fits have a quarter (Hannover: a fifth) less data.
 """
 
-import json
-
 import pytest
 from station_files import dillingen, hannover
 
@@ -17,23 +15,18 @@ NETWORK = ("model.depth=1", "trainer.batch_size=64", "trainer.epochs=40", "train
 
 
 @pytest.fixture
-def score(tmp_path, run_verb):
+def score(score_models):
     """Train models, each with its options, on files of stations; return their scores and those of the raw ensemble."""
 
-    def score_models(files, first_year, inputs, leads, models):
-        folder = files.write(tmp_path / "data")
-        options = [
-            "data=netcdf", f"path={folder}", f"data.split.train=[{first_year},2018]", "data.split.val=[2019,2019]",
+    def score_stations(files, first_year, inputs, leads, models):
+        _, scores = score_models(
+            files, models, f"data.split.train=[{first_year},2018]", "data.split.val=[2019,2019]",
             "data.split.test=[2020,2020]", f"task.inputs=[{inputs}]", "task.targets=[2t]",
-            f"task.lead_times=[{leads}]", "task.static=[]",
-        ]  # fmt: skip
-        for name, own in models.items():
-            run_verb(tmp_path, "train", *options, *own, f"run_dir=runs/{name}")
-        paths = ", ".join(f"{name}: runs/{name}/corrector.safetensors" for name in models)
-        run_verb(tmp_path, "evaluate", *options, f"correctors={{{paths}}}", "run_dir=runs/scores")
-        return json.loads((tmp_path / "runs/scores/scores.json").read_text())["models"]
+            f"task.lead_times=[{leads}]",
+        )  # fmt: skip
+        return scores["models"]
 
-    return score_models
+    return score_stations
 
 
 def test_emos_at_dillingen(samples, score):

@@ -14,7 +14,7 @@ from conftest import ROOT
 from equal_runs import check_equal_runs
 from namespaces import TwoNodes, fault
 from required import skip
-from twin_project import QUICK, SPLIT
+from twin_project import QUICK, SPLIT, wait_for_line
 
 MINUTES = 1 / 6
 """Time-out of the runs; a rank on a busy machine answers much sooner."""
@@ -55,9 +55,10 @@ def nodes():
 def program(tmp_path, nodes):
     """Start two ranks of a program on a node."""
 
-    def start(node, body=EXCHANGES, minutes=MINUTES):
-        text = PROGRAM.replace("MINUTES", str(minutes))
-        text = text.replace("BODY", textwrap.indent(textwrap.dedent(body), " " * 8).strip())
+    def start(node, body=EXCHANGES):
+        text = PROGRAM.replace("MINUTES", str(MINUTES)).replace(
+            "BODY", textwrap.indent(textwrap.dedent(body), " " * 8).strip()
+        )
         (tmp_path / "program.py").write_text(text)
         return nodes.ranks(node, ["program.py"], count=2, folder=tmp_path)
 
@@ -86,28 +87,16 @@ def ends_of(ranks):
     return found
 
 
-def check_lines(ranks, text, code=3):
-    """Each rank ends with `code` and one line, which has `text`; return the lines."""
+def check_silence(ranks):
+    """Each rank of a node ends with one line: it waits in vain for the other node, or sees that its neighbour ended."""
     lines = []
-    for number, (found, _, errors) in enumerate(ends_of(ranks)):
-        assert found == code, f"rank {number}: {errors}"
+    for number, (code, _, errors) in enumerate(ends_of(ranks)):
+        assert code == 3, f"rank {number}: {errors}"
         (line,) = errors.splitlines()
         assert line.startswith("error: ")
-        assert text in line, f"rank {number}: {line}"
+        assert "another rank of the mesh" in line, f"rank {number}: {line}"
         lines.append(line)
-    return lines
-
-
-def check_silence(ranks):
-    """A rank of a node waits in vain for the other node; its neighbour may instead see that this rank has ended."""
-    assert any("does not answer" in line for line in check_lines(ranks, "another rank of the mesh"))
-
-
-def wait_for_line(rank, start):
-    for line in rank.stdout:
-        if line.startswith(start):
-            return
-    pytest.fail(f"{start} is not printed: {rank.communicate(timeout=900)[1]}")
+    assert any("does not answer" in line for line in lines)
 
 
 def test_two_nodes_train_to_the_numbers_of_one(project, nodes):
@@ -117,38 +106,19 @@ def test_two_nodes_train_to_the_numbers_of_one(project, nodes):
     check_equal_runs(project / "runs/unet", project / "runs/two_nodes")
 
 
-@pytest.mark.parametrize(
-    "fails",
-    [
-        "the link",
-        pytest.param("a node", marks=pytest.mark.long),
-        "the processes of a node",
-        "a rank, which hangs",
-    ],
-)
+@pytest.mark.parametrize("fails", ["the link", pytest.param("a node", marks=pytest.mark.long)])
 def test_both_nodes_end_with_one_line(program, nodes, fails):
     first, second = program(0), program(1)
     wait_for_line(first[0], "connected")
     began = time.monotonic()
-    if fails in ("the link", "a node"):
-        nodes.cut()
-    if fails in ("a node", "the processes of a node"):
+    nodes.cut()
+    if fails == "a node":
         for rank in second:
             rank.kill()
-    if fails == "a rank, which hangs":
-        second[1].send_signal(signal.SIGSTOP)
-    if fails in ("the link", "a node"):
-        check_silence(first)
-    else:
-        check_lines(first, "is gone" if fails == "the processes of a node" else "another rank of the mesh")
+    check_silence(first)
     assert time.monotonic() - began < SOON
     if fails == "the link":
         check_silence(second)
-    if fails == "a rank, which hangs":
-        check_lines(second[:1], "another rank of the mesh")
-        second[1].send_signal(signal.SIGCONT)
-        # Its own time-out has passed while it was stopped, so it may report either.
-        check_lines(second[1:], "another rank of the mesh")
 
 
 def test_a_slow_node_slows_the_run_down_and_does_not_end_it(program, nodes):
@@ -176,10 +146,6 @@ def test_a_node_may_come_late(program, nodes):
     time.sleep(2)
     nodes.mend()
     assert [(code, output, errors) for code, output, errors in ends_of(ranks)] == [(0, "met\n", "")] + [(0, "", "")] * 3
-
-
-def test_a_node_that_never_comes_ends_the_start(program):
-    check_lines(program(0, minutes=0.05), "the 4 ranks of the run could not connect at 10.213.0.1", code=2)
 
 
 @pytest.mark.long

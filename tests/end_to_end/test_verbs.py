@@ -38,20 +38,16 @@ def test_a_sweep_trains_each_model_in_its_own_folder(project, run_verb):
     }  # fmt: skip
 
 
-def test_a_run_folder_has_all_files(project):
+def test_a_run_folder_has_all_files_and_is_left_alone_by_the_same_command(project, run_verb):
     run = project / "runs/unet"
     assert {path.name for path in run.iterdir()} == {
         "corrector.safetensors", "config.yaml", "metrics.csv", "summary.json", "memory_plan.json", "checkpoints",
         "tensorboard", ".lock",
     }  # fmt: skip
     assert len((run / "metrics.csv").read_text().splitlines()) == 3
-
-
-def test_a_repeated_command_does_not_repeat_its_work(project, run_verb):
-    before = (project / "runs/unet/corrector.safetensors").stat().st_mtime_ns
-    output = run_verb(project, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
-    assert "already trained" in output
-    assert (project / "runs/unet/corrector.safetensors").stat().st_mtime_ns == before
+    before = (run / "corrector.safetensors").stat().st_mtime_ns
+    assert "already trained" in run_verb(project, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
+    assert (run / "corrector.safetensors").stat().st_mtime_ns == before
     assert "all" in run_verb(project, "prepare", *TWIN)
 
 
@@ -114,18 +110,16 @@ def test_formulas_are_inputs_in_training_and_in_correction(project, run_verb, ru
 def test_max_members_trains_on_the_first_members(project, run_verb, run_failing_verb):
     """EMOS has the coefficients of a fit to an archive with only these members."""
     run_verb(project, "train", *SPLIT, "model=emos", "max_members=3", "run_dir=runs/few")
-    found = Corrector.load(project / "runs/few/corrector.safetensors")
+    found, every = (Corrector.load(project / f"runs/{run}/corrector.safetensors") for run in ("few", "emos"))
     assert found.provenance["members"] == 3
-    data = [str(project / f"data/twin/{name}.*") for name in ("output", "analysis")]
-    every = ForecastDataset(Archive(*data), found.task, range(2010, 2015))
-    few = [sample._replace(ensemble=sample.ensemble[:3]) for sample in every]
+    archive = Archive(*(str(project / f"data/twin/{name}.*") for name in ("output", "analysis")))
+    samples = ForecastDataset(archive, found.task, range(2010, 2015))
     expected = Corrector(found.task, found.grid, found.spec, found.static)
-    expected.fit(few)
+    expected.fit([sample._replace(ensemble=sample.ensemble[:3]) for sample in samples])
     torch.testing.assert_close(found.model.coefficients, expected.model.coefficients, rtol=0, atol=5e-3)
-    expected.fit(every)
-    assert (found.model.coefficients - expected.model.coefficients).std() > 0.02
+    assert (found.model.coefficients - every.model.coefficients).std() > 0.02
     line = run_failing_verb(project, "train", *SPLIT, "model=emos", "max_members=9", "run_dir=runs/many")
-    assert line == "error: members must be a number from 1 to 5 or different positions from 0 to 4, got 9"
+    assert "members must be a number from 1 to 5" in line
 
 
 def test_eecrps_trains_with_the_climate_of_the_training_years(project, run_verb, run_failing_verb):
@@ -161,14 +155,12 @@ def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
 
 def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_failing_verb):
     """A spoilt network gets little weight beside the trained one; dates of the fit count as seen."""
-    steps = ["trainer.epochs=2", "trainer.emos_minutes=0"]
-    run_verb(project, "train", *SPLIT, "model=mlp", *steps, "run_dir=runs/cells")
-    spoilt = Corrector.load(project / "runs/cells/corrector.safetensors")
+    spoilt = Corrector.load(project / "runs/mlp/corrector.safetensors")
     torch.manual_seed(0)
     for parameter in spoilt.parameters():
         parameter.data += torch.randn_like(parameter)
     spoilt.save(project / "runs/spoilt.safetensors")
-    both = "correctors=[runs/cells/corrector.safetensors,runs/spoilt.safetensors]"
+    both = "correctors=[runs/mlp/corrector.safetensors,runs/spoilt.safetensors]"
     fit = ("combine", both, "output=runs/weighted.safetensors", "weights=validation")
     output = run_verb(project, *fit, "data=twin")
     printed = re.search(r"2t: weights (\S+), \S+; validation CRPS (\S+) K with equal weights, (\S+) K with", output)
@@ -180,21 +172,22 @@ def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_
     assert f"{own:.2f}" == printed[1]
     years = stated_fits(weighted.provenance)["model.weights"].spans
     assert {day.year for span in years for day in span} == {2015}
-    assert "; 16,896 of 16,896 cells of 8 forecasts\n" in output
+    assert "; 8,448 of 8,448 cells of 4 forecasts\n" in output
     assert "warning" not in output
+    for words, sentence in (
+        (fit, "add data=NAME"),
+        ((*fit[:3], "data=twin"), "data is read with weights=validation only"),
+        ((*fit, "data=twin", "data.archive.grid=10"), "the correctors were trained on 33 x 64 points"),
+        ((*fit[:3], "weights=[1,2,3]"), "weights must be null, validation, or a list of 2 numbers"),
+    ):
+        assert sentence in run_failing_verb(project, *words)
 
-    for name in ("cells/corrector", "spoilt"):
-        corrector = Corrector.load(project / f"runs/{name}.safetensors")
-        corrector.provenance["data"] = "other files"
-        corrector.save(project / f"runs/{name}-other.safetensors")
-    others = "correctors=[runs/cells/corrector-other.safetensors,runs/spoilt-other.safetensors]"
-    output = run_verb(project, "combine", others, *fit[2:], "data=twin")
+
+def test_a_committee_of_other_files_is_weighted_with_a_warning(project, run_verb):
+    corrector = Corrector.load(project / "runs/mlp/corrector.safetensors")
+    corrector.provenance["data"] = "other files"
+    for name in "ab":
+        corrector.save(project / f"runs/other-{name}.safetensors")
+    words = ["correctors=[runs/other-a.safetensors,runs/other-b.safetensors]", "output=runs/others.safetensors"]
+    output = run_verb(project, "combine", *words, "weights=validation", "data=twin")
     assert "warning: these are not the files of the training, or they have changed" in output
-
-    assert "add data=NAME" in run_failing_verb(project, *fit)
-    line = run_failing_verb(project, *fit[:3], "data=twin")
-    assert "data is read with weights=validation only" in line
-    line = run_failing_verb(project, *fit, "data=twin", "data.archive.grid=10")
-    assert "the correctors were trained on 33 x 64 points" in line
-    line = run_failing_verb(project, "combine", both, fit[2], "weights=[1,2,3]")
-    assert "weights must be null, validation, or a list of 2 numbers" in line

@@ -110,35 +110,16 @@ def layout(ranks, nodes=None, gpus=0):
     return int(values["nodes"]), int(values["ntasks-per-node"]), int(values.get("gpus-per-node", 0))
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ((1,), (1, 1, 0)),
-        ((8,), (1, 8, 0)),
-        ((8, 4), (4, 2, 0)),
-        ((1, None, 4), (1, 1, 1)),
-        ((8, None, 4), (2, 4, 4)),
-        ((6, None, 4), (2, 3, 3)),
-        ((5, None, 4), (5, 1, 1)),  # 5 ranks share no number of nodes evenly but 1 and 5
-        ((8, 4, 4), (4, 2, 2)),
-    ],
-)
-def test_ranks_share_nodes_and_gpus(asked, expected):
-    assert layout(*asked) == expected
-    assert expected[0] * expected[1] == asked[0]
-
-
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        ((8, 3), "nodes=3 cannot share the 8 ranks of trainer.mesh evenly"),
-        ((8, 16), "nodes=16 cannot share"),
-        ((8, 1, 4), r"nodes=1 would have 8 ranks each, and 4 GPUs each \(gpus=4\)"),
-    ],
-)
-def test_ranks_that_do_not_fit_are_refused(asked, sentence):
-    with pytest.raises(InputError, match=sentence):
-        layout(*asked)
+def test_ranks_share_nodes_and_gpus():
+    assert [layout(1), layout(8), layout(8, 4)] == [(1, 1, 0), (1, 8, 0), (4, 2, 0)]
+    assert [layout(ranks, None, 4) for ranks in (1, 8, 6)] == [(1, 1, 1), (2, 4, 4), (2, 3, 3)]
+    assert layout(5, None, 4) == (5, 1, 1), "5 ranks share no number of nodes evenly but 1 and 5"
+    assert layout(8, 4, 4) == (4, 2, 2)
+    for nodes in (3, 16):
+        with pytest.raises(InputError, match=f"nodes={nodes} cannot share the 8 ranks of trainer.mesh evenly"):
+            layout(8, nodes)
+    with pytest.raises(InputError, match=r"nodes=1 would have 8 ranks each, and 4 GPUs each \(gpus=4\)"):
+        layout(8, 1, 4)
 
 
 def test_the_defaults_of_the_file_are_those_of_the_class():
@@ -159,35 +140,33 @@ def test_every_option_is_in_the_table_of_the_page():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("acount: a", "site file FILE: a job has no option 'acount'; it has account, "),
-        ("train: {gpu: 1}", "site file FILE, train: a job has no option 'gpu'; it has account, "),
-        ("trian: {gpus: 1}", "site file FILE: a job has no option 'trian'; it has account, "),
-        ("correct: 3", "site file FILE, correct must hold options of its own, such as {gpus: 4}, got 3"),
-        ("time: 12:00:00", "site file FILE: time must be [days-]hours:minutes:seconds, got 43200; write it in quotes"),
-        ("time: 12h", "site file FILE: time must be hours:minutes:seconds, such as 02:00:00, got '12h'"),
-        ('time: "00:05:00"', "site file FILE: time=00:05:00 leaves no time for the run: "),
-        ("cpus: 0", "site file FILE: cpus must be a whole number from 1 to 100000, got 0"),
-        ("nodes: two", "site file FILE: nodes must be a whole number from 1 to 100000, got 'two'"),
-        ("signal_lead: 70000", "site file FILE: signal_lead must be a whole number from 1 to 65535, got 70000"),
-        ("memory: much", "site file FILE: memory must be a size such as 4GB, got 'much'"),
-        ("account: a b", "site file FILE: account must be a name without spaces and quotes, got 'a b'"),
-        ("modules: cuda", "site file FILE: modules must be a list, such as [cuda], got 'cuda'"),
-        ("setup: [3]", "site file FILE: setup must be a list of texts, got 3 in it"),
-        ("container: [a]", "site file FILE: container must be a command of one line, got ['a']"),
-        ('command: "it\'s"', 'site file FILE: command must be a command of one line, got "it\'s"'),
-        ("directives: [-q high]", "site file FILE: directives must be long options of sbatch, such as --qos=high"),
-        ("directives: [--time=3]", "site file FILE: directives names --time, which the job file sets itself; leave it"),
-        ("logs: 3", "site file FILE: logs must be the path of a folder, got 3"),
-        ("job_name: a/b", "site file FILE: job_name must be a name, not a path, got 'a/b'; set the folder with logs"),
-        ("- a", "the site file FILE must hold options of deepweather submit, one NAME: VALUE in each line"),
-        ("a: [", "the site file FILE is no YAML: "),
+        ("acount: a", ": a job has no option 'acount'; it has account, "),
+        ("train: {gpu: 1}", ", train: a job has no option 'gpu'; it has account, "),
+        ("correct: 3", ", correct must hold options of its own, such as {gpus: 4}, got 3"),
+        ("time: 12:00:00", ": time must be [days-]hours:minutes:seconds, got 43200; write it in quotes"),
+        ("time: 12h", ": time must be hours:minutes:seconds, such as 02:00:00, got '12h'"),
+        ('time: "00:05:00"', ": time=00:05:00 leaves no time for the run: "),
+        ("cpus: 0", ": cpus must be a whole number from 1 to 100000, got 0"),
+        ("nodes: two", ": nodes must be a whole number from 1 to 100000, got 'two'"),
+        ("signal_lead: 70000", ": signal_lead must be a whole number from 1 to 65535, got 70000"),
+        ("memory: much", ": memory must be a size such as 4GB, got 'much'"),
+        ("account: a b", ": account must be a name without spaces and quotes, got 'a b'"),
+        ("modules: cuda", ": modules must be a list, such as [cuda], got 'cuda'"),
+        ("setup: [3]", ": setup must be a list of texts, got 3 in it"),
+        ("container: [a]", ": container must be a command of one line, got ['a']"),
+        ('command: "it\'s"', ': command must be a command of one line, got "it\'s"'),
+        ("directives: [-q high]", ": directives must be long options of sbatch, such as --qos=high"),
+        ("directives: [--time=3]", ": directives names --time, which the job file sets itself; leave it"),
+        ("logs: 3", ": logs must be the path of a folder, got 3"),
+        ("job_name: a/b", ": job_name must be a name, not a path, got 'a/b'; set the folder with logs"),
+        ("- a", " must hold options of deepweather submit, one NAME: VALUE in each line"),
+        ("a: [", " is no YAML: "),
     ],
 )
 def test_a_wrong_site_file_is_one_sentence(text, sentence, tmp_path):
     (tmp_path / "site.yaml").write_text(text)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=re.escape(f"site file {tmp_path}/site.yaml{sentence}")):
         read_job_options({}, str(tmp_path / "site.yaml"), "prepare", {}, VERBS)
-    assert str(caught.value).replace(str(tmp_path / "site.yaml"), "FILE").startswith(sentence)
 
 
 @pytest.mark.parametrize(
@@ -266,70 +245,67 @@ def test_correct_becomes_an_array_with_a_task_for_each_cycle(command, tmp_path):
     assert found == [["input=[in/2018]"], ["input=[in/a.grib]"], ["input=['in/b, c.grib']"]]
 
 
-def test_many_cycles_share_the_tasks(command, tmp_path):
+def test_many_cycles_share_the_tasks_and_files_of_one_start_have_one(command, tmp_path):
     write_cycles(tmp_path / "in", [f"{number}.grib" for number in range(7)])
+    shutil.copy(tmp_path / "in/0.grib", tmp_path / "in/9.grib")
     words = ["correct", "corrector=c.safetensors", "input=in/*.grib", "output=out/"]
     text = dry_run(command, tmp_path, "array_tasks=3", *words)
     assert directives(text)["array"] == "0-2"
     found = [inputs_of_task(text, number, tmp_path) for number in range(3)]
     assert found == [
-        ["input=[in/0.grib,in/1.grib]"], ["input=[in/2.grib,in/3.grib]"],
+        ["input=[in/0.grib,in/1.grib,in/9.grib]"], ["input=[in/2.grib,in/3.grib]"],
         ["input=[in/4.grib,in/5.grib,in/6.grib]"],
     ]  # fmt: skip
-
-
-def test_files_of_one_start_share_a_task_and_one_output_file_is_no_array(command, tmp_path):
-    write_cycles(tmp_path / "in", ["a.grib", "b.grib"])
-    shutil.copy(tmp_path / "in/a.grib", tmp_path / "in/c.grib")
-    words = ["correct", "corrector=c.safetensors", "input=in"]
-    text = dry_run(command, tmp_path, *words, "output=out/")
-    assert inputs_of_task(text, 0, tmp_path) == ["input=[in/a.grib,in/c.grib]"]
-    single = dry_run(command, tmp_path, *words, "output=out.grib")
+    single = dry_run(command, tmp_path, *words[:-1], "output=out.grib")
     assert "array" not in directives(single)
-    assert started(single)[1:] == [*words, "output=out.grib"]
+    assert started(single)[1:] == [*words[:-1], "output=out.grib"]
 
 
 STATES = {"running": "JobState=RUNNING Reason=None", "cancelled": "JobState=COMPLETING Reason=None",
           "time limit": "JobState=COMPLETING Reason=TimeLimit"}  # fmt: skip
 
 
+def run_job(folder, text, restarts=0, **programs):
+    """Run a job file with programs in place of those of Slurm and of the system."""
+    for name, body in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "8", "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_RESTART_COUNT": str(restarts), "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1",
+    }  # fmt: skip
+    return subprocess.run(["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True)
+
+
 @pytest.mark.parametrize(
-    ("codes", "state", "restarts", "starts", "requeued", "code"),
+    ("codes", "state", "restarts", "starts", "requeued", "code", "array"),
     [
-        ([0], "running", 0, 1, False, 0),
-        ([2], "running", 0, 1, False, 2),
-        ([4], "running", 0, 1, False, 4),
-        ([1], "running", 0, 1, False, 1),
-        ([3], "running", 0, 1, True, 3),
-        ([3], "cancelled", 0, 1, False, 3),
-        ([3], "time limit", 0, 1, True, 3),
-        ([3], "running", 20, 1, False, 3),
-        ([3], "running", 19, 1, True, 3),
-        ([137, 143, 0], "running", 0, 3, False, 0),
-        ([137, 3], "running", 0, 2, True, 3),
-        ([137, 137, 137, 137], "running", 0, 3, False, 137),
-        ([143], "cancelled", 0, 1, False, 143),
-        ([137], "time limit", 0, 1, True, 137),
+        ([0], "running", 0, 1, False, 0, False),
+        ([2], "running", 0, 1, False, 2, False),
+        ([4], "running", 0, 1, False, 4, False),
+        ([3], "running", 0, 1, True, 3, False),
+        ([3], "running", 0, 1, True, 3, True),
+        ([3], "cancelled", 0, 1, False, 3, False),
+        ([3], "time limit", 0, 1, True, 3, False),
+        ([3], "running", 20, 1, False, 3, False),
+        ([3], "running", 19, 1, True, 3, False),
+        ([137, 143, 0], "running", 0, 3, False, 0, False),
+        ([137, 3], "running", 0, 2, True, 3, True),
+        ([137, 137, 137, 137], "running", 0, 3, False, 137, False),
+        ([143], "cancelled", 0, 1, False, 143, False),
+        ([137], "time limit", 0, 1, True, 137, False),
     ],
 )
-@pytest.mark.parametrize("array", [False, True], ids=["job", "array"])
-def test_the_job_starts_again_after_an_interruption(
-    codes, state, restarts, starts, requeued, code, array, command, tmp_path
-):
-    """The job file runs with programs in place of Slurm's, which write down how they are called."""
+def test_the_job_starts_again_after_an_interruption(codes, state, restarts, starts, requeued, code, array, tmp_path):
+    """The programs in place of Slurm's write down how they are called."""
     tasks = [["input=a"], ["input=[b, c]"]] if array else []
     text = JobFile("correct", ["seed=1"], JobOptions(command="deepweather"), tmp_path, "n", tasks=tasks).text()
     (tmp_path / "codes").write_text("\n".join(map(str, codes)) + "\n")
-    srun = 'echo "$@" >>started; code=$(head -n1 codes); sed -i 1d codes; exit $code'
-    scontrol = f'if [ "$1" = show ]; then echo "{STATES[state]}"; else echo "$@" >>requeued; fi'
-    for name, body in {"srun": srun, "scontrol": scontrol}.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "8", "SLURM_CPUS_PER_TASK": "4",
-        "SLURM_RESTART_COUNT": str(restarts), "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1",
-    }  # fmt: skip
-    done = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_job(
+        tmp_path, text, restarts,
+        srun='echo "$@" >>started; code=$(head -n1 codes); sed -i 1d codes; exit $code',
+        scontrol=f'if [ "$1" = show ]; then echo "{STATES[state]}"; else echo "$@" >>requeued; fi',
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (code, "")
     own = " input=[b, c]" if array else ""
     begin = "env --block-signal=USR1,TERM deepweather correct seed=1"
@@ -341,17 +317,10 @@ def test_the_job_starts_again_after_an_interruption(
 def test_an_old_env_starts_the_program_too(tmp_path):
     """`env` before coreutils 8.31 refuses --block-signal: signals are then ignored until the program handles them."""
     text = JobFile("export", [], JobOptions(command="grep SigIgn /proc/self/status"), tmp_path, "n").text()
-    (tmp_path / "env").write_text('#!/bin/bash\ncase $1 in --block*) exit 125;; esac\nexec /usr/bin/env "$@"\n')
-    (tmp_path / "srun").write_text('#!/bin/bash\n[ "${!#}" = export ] && exec "${@:1:$#-1}"\n')
-    (tmp_path / "scontrol").write_text("#!/bin/bash\n")
-    for name in ("env", "srun", "scontrol"):
-        (tmp_path / name).chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "SLURM_JOB_ID": "8",
-        "SLURM_CPUS_PER_TASK": "4",
-    }
-    done = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_job(
+        tmp_path, text, scontrol="", srun='[ "${!#}" = export ] && exec "${@:1:$#-1}"',
+        env='case $1 in --block*) exit 125;; esac\nexec /usr/bin/env "$@"',
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     ignored = int(done.stdout.split()[1], 16)
     assert ignored & 1 << (10 - 1)

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT, run_command
+from conftest import ROOT
 from slurm_cluster import ENDED, PATIENCE
 from twin_project import SPLIT, TWIN
 
@@ -19,15 +19,10 @@ PROGRAM = f"{sys.executable} {ROOT / 'scripts/deepweather.py'}"
 TRAIN = [*SPLIT, "model=mlp", "trainer.epochs=3", "trainer.mesh=[1,2]"]
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    """A folder, with a space in its name, that has the data of the twin and a corrector."""
-    folder = tmp_path_factory.mktemp("jobs") / "my project"
-    folder.mkdir()
-    for words in (["prepare", *TWIN], ["train", *SPLIT, "model=emos", "run_dir=runs/emos"]):
-        ended = run_command(folder, *words)
-        assert ended.code == 0, ended.stderr
-    return folder
+@pytest.fixture
+def folder(first_project, tmp_path):
+    """A copy of the project, in a folder with a space in its name."""
+    return shutil.copytree(first_project, tmp_path / "my project")
 
 
 def submit(slurm, folder, *words):
@@ -51,20 +46,23 @@ def wait(slurm, job, folder, name):
         time.sleep(0.3)
 
 
+def wait_for(path, text, times=1):
+    """Wait until a file holds a text so many times."""
+    until = time.monotonic() + PATIENCE
+    while not path.exists() or path.read_text().count(text) < times:
+        assert time.monotonic() < until, f"no {text!r} in {path}"
+        time.sleep(0.1)
+
+
 def hashes(folder):
     """The hash of every file below a folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def test_a_training_of_two_tasks_is_interrupted_resumes_and_equals_a_run_without_slurm(slurm, project, tmp_path):
-    folder = shutil.copytree(project, tmp_path / "my project")
+def test_a_training_of_two_tasks_is_interrupted_resumes_and_equals_a_run_without_slurm(slurm, folder):
     job = submit(slurm, folder, "nodes=2", "train", *TRAIN, "run_dir=runs/job")
-    log = folder / f"slurm/train-job-{job}.out"
-    until = time.monotonic() + PATIENCE
-    while not log.exists() or "epoch" not in log.read_text():
-        assert time.monotonic() < until, log.read_text()
-        time.sleep(0.1)
+    wait_for(folder / f"slurm/train-job-{job}.out", "epoch")
     slurm.run("scancel", "--signal=USR1", job)
     text = wait(slurm, job, folder, "train-job")
     assert text.count("interrupted; the job starts again and resumes") == 1, text
@@ -74,8 +72,7 @@ def test_a_training_of_two_tasks_is_interrupted_resumes_and_equals_a_run_without
     assert found[0] == found[1]
 
 
-def test_an_array_corrects_what_one_process_corrects(slurm, project, tmp_path):
-    folder = shutil.copytree(project, tmp_path / "my project")
+def test_an_array_corrects_what_one_process_corrects(slurm, folder):
     (folder / "in").mkdir()
     for number, day in enumerate(("20180409", "20180108", "20180712", "20180111")):
         shutil.copy(folder / f"data/twin/output.sfc.{day}", folder / f"in/{number}, {day}.grib")
@@ -89,8 +86,7 @@ def test_an_array_corrects_what_one_process_corrects(slurm, project, tmp_path):
     assert found == hashes(folder / "out")
 
 
-def test_statistics_and_stores_of_workers_in_jobs_have_the_bytes_of_threads(slurm, project, tmp_path):
-    folder = shutil.copytree(project, tmp_path / "project")
+def test_statistics_and_stores_of_workers_in_jobs_have_the_bytes_of_threads(slurm, folder):
     words = ["prepare", *TWIN, *SPLIT, "statistics=[efi]"]
     slurm.run(*PROGRAM.split(), *words, "run_dir=threads", "store=threads/store", cwd=folder)
     job = submit(
@@ -121,20 +117,12 @@ def stubborn(slurm, folder, *options):
     command = f"{sys.executable} {folder}/step.py"
     made = JobFile("x", [], JobOptions(command=command, cpus=1), folder, "job")
     (folder / "job.sbatch").write_text(made.text())
-    return slurm.submit(folder / "job.sbatch", *options)
-
-
-def wait_for(path, text):
-    """Wait until a file holds a text."""
-    until = time.monotonic() + PATIENCE
-    while not path.exists() or text not in path.read_text():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    job = slurm.submit(folder / "job.sbatch", *options)
+    return job, folder / f"slurm/job-{job}.out"
 
 
 def test_a_cancelled_job_does_not_start_again(slurm, tmp_path):
-    job = stubborn(slurm, tmp_path)
-    log = tmp_path / f"slurm/job-{job}.out"
+    job, log = stubborn(slurm, tmp_path)
     wait_for(log, "start")
     slurm.run("scancel", job)
     assert slurm.wait(job)["JobState"] == "CANCELLED"
@@ -145,23 +133,18 @@ def test_a_cancelled_job_does_not_start_again(slurm, tmp_path):
 
 def test_a_job_that_makes_way_for_an_urgent_one_starts_again(slurm, tmp_path):
     """Slurm's own preemption: it signals, waits for the grace time of the partition, and requeues the job by itself."""
-    job = stubborn(slurm, tmp_path, "--partition=idle", "--exclusive", "--nodelist=node1")
-    log = tmp_path / f"slurm/job-{job}.out"
+    job, log = stubborn(slurm, tmp_path, "--partition=idle", "--exclusive", "--nodelist=node1")
     wait_for(log, "start")
     (tmp_path / "urgent.sbatch").write_text("#!/bin/bash\ntrue\n")
     options = ["--partition=urgent", "--exclusive", "--nodelist=node1", f"--output={tmp_path}/urgent.out"]
     assert slurm.wait(slurm.submit(tmp_path / "urgent.sbatch", *options))["JobState"] == "COMPLETED"
-    until = time.monotonic() + PATIENCE
-    while log.read_text().count("start\n") < 2:
-        assert time.monotonic() < until, log.read_text()
-        time.sleep(0.2)
+    wait_for(log, "start\n", 2)
     slurm.run("scancel", job)
     assert slurm.wait(job)["Restarts"] == "1"
 
 
 def test_a_job_whose_time_limit_came_before_the_run_had_saved_starts_again(slurm, tmp_path):
-    job = stubborn(slurm, tmp_path, "--time=1")
-    log = tmp_path / f"slurm/job-{job}.out"
+    job, log = stubborn(slurm, tmp_path, "--time=1")
     wait_for(log, "the job starts again and resumes")
     slurm.wait(job, "RUNNING")
     wait_for(log, "resumes\nstart\n")
@@ -170,8 +153,7 @@ def test_a_job_whose_time_limit_came_before_the_run_had_saved_starts_again(slurm
 
 
 def test_a_killed_run_starts_again_in_the_same_job(slurm, tmp_path):
-    job = stubborn(slurm, tmp_path)
-    log = tmp_path / f"slurm/job-{job}.out"
+    job, log = stubborn(slurm, tmp_path)
     wait_for(log, "start")
     slurm.run("scancel", "--signal=KILL", f"{job}.0")
     wait_for(log, "code 137, attempt 1 of 3\nstart\n")
