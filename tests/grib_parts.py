@@ -20,20 +20,20 @@ KEYS = {
 }  # fmt: skip
 
 
-def write_archive(folder, members=4, seed=0):
-    """Write `ensemble.grib` and `analysis.grib` of 2 m temperature and pressure, 24 h ahead of `STARTS`."""
+def write_archive(folder, members=4, seed=0, grid=GRID, starts=STARTS):
+    """Write `ensemble.grib` and `analysis.grib` of 2 m temperature and pressure, 24 h ahead of each start."""
     random = np.random.default_rng(seed)
-    ensemble = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=members)
-    analysis = Encoder(GRID, **KEYS, type="an", stream="oper")
+    ensemble = Encoder(grid, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=members)
+    analysis = Encoder(grid, **KEYS, type="an", stream="oper")
     with (folder / "ensemble.grib").open("wb") as forecasts, (folder / "analysis.grib").open("wb") as truths:
-        for start in STARTS:
+        for start in starts:
             valid = int(f"{start + timedelta(days=1):%Y%m%d}")
             for name in ("2t", "msl"):
-                likely = 280 + 8 * random.standard_normal(GRID.shape)
-                truth = likely + random.standard_normal(GRID.shape)
+                likely = 280 + 8 * random.standard_normal(grid.shape)
+                truth = likely + random.standard_normal(grid.shape)
                 truths.write(analysis.encode(truth, shortName=name, dataDate=valid, step=0))
                 for number in range(1, members + 1):
-                    field = likely + 1 + 0.5 * random.standard_normal(GRID.shape)
+                    field = likely + 1 + 0.5 * random.standard_normal(grid.shape)
                     forecasts.write(
                         ensemble.encode(
                             field, shortName=name, dataDate=int(f"{start:%Y%m%d}"), endStep=24,

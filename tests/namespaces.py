@@ -25,14 +25,14 @@ class TwoNodes:
         self.addresses = ["10.213.0.1", "10.213.0.2"]
         self.device = "link0"
         self.programs = []
-        for name in self.names:
-            _ip("netns", "add", name)
-            _ip("-n", name, "link", "set", "lo", "up")
-        ends = [["name", self.device, "netns", name] for name in self.names]
-        _ip("link", "add", *ends[0], "type", "veth", "peer", *ends[1])
+        first, second = self.names
+        _ip(
+            [], f"netns add {first}", f"netns add {second}",
+            f"link add name {self.device} netns {first} type veth peer name {self.device} netns {second}",
+        )  # fmt: skip
         for name, address in zip(self.names, self.addresses, strict=True):
-            _ip("-n", name, "address", "add", f"{address}/24", "dev", self.device)
-            _ip("-n", name, "link", "set", self.device, "up")
+            up = [f"link set {device} up" for device in ("lo", self.device)]
+            _ip(["-n", name], f"address add {address}/24 dev {self.device}", *up)
 
     def start(self, node, arguments, *, environment=None, folder, kind=Program):
         """Start a Python program on a node; `kind` is `subprocess.Popen` for a new process instead of a fork."""
@@ -64,11 +64,11 @@ class TwoNodes:
 
     def cut(self):
         """Cut the link: packets are lost, and no side is told."""
-        _ip("-n", self.names[0], "link", "set", self.device, "down")
+        _ip(["-n", self.names[0]], f"link set {self.device} down")
 
     def mend(self):
         """Undo `cut`."""
-        _ip("-n", self.names[0], "link", "set", self.device, "up")
+        _ip(["-n", self.names[0]], f"link set {self.device} up")
 
     def slow_down(self, node, rate):
         """Limit what a node sends, as in `1mbit`."""
@@ -81,8 +81,7 @@ class TwoNodes:
         for program in self.programs:
             program.kill()
             program.wait()
-        for name in self.names:
-            _ip("netns", "delete", name)
+        _ip([], *(f"netns delete {name}" for name in self.names))
 
 
 @functools.cache
@@ -101,5 +100,7 @@ def _tool(name):
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
-def _ip(*arguments):
-    subprocess.run([_tool("ip"), *arguments], check=True, capture_output=True, text=True)
+def _ip(options, *lines):
+    """Run commands of `ip` in one process."""
+    text = "\n".join(lines)
+    subprocess.run([_tool("ip"), *options, "-batch", "-"], input=text, check=True, capture_output=True, text=True)

@@ -5,6 +5,7 @@ and beside an installed one. Nodes are names for this machine. It needs root, an
 """
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -95,11 +96,11 @@ class SlurmCluster:
             options = [f"--{option}={self.folder}/munge.{name}" for option, name in names.items()]
             # --force: the folders above a temporary folder are not as safe as munged wishes.
             self._start("munged", "--foreground", "--force", *options)
-            self._wait_for((self.folder / "munge.socket").exists, "munged")
+            self.wait_for((self.folder / "munge.socket").exists, "munged")
             self._start("slurmctld", "-D")
             for name in self.names:
                 self._start("slurmd", "-D", "-N", name)
-            self._wait_for(self._all_idle, "the nodes")
+            self.wait_for(self._all_idle, "the nodes")
         except BaseException:
             self.__exit__()
             raise
@@ -134,6 +135,13 @@ class SlurmCluster:
         lines = self.run("scontrol", "--oneliner", "show", "job", number)
         return dict(word.split("=", 1) for word in lines.splitlines()[0].split() if "=" in word)
 
+    def wait_for_text(self, path, text, times=1):
+        """Wait until the output of a job, to which each start appends, matches a pattern so many times."""
+        self.wait_for(
+            lambda: path.exists() and len(re.findall(text, path.read_text(), re.MULTILINE)) >= times,
+            f"{text!r} in {path}", PATIENCE,
+        )  # fmt: skip
+
     def wait(self, number, states=ENDED, patience=PATIENCE):
         """Wait until a job has one of some states; return its fields.
 
@@ -158,13 +166,14 @@ class SlurmCluster:
             subprocess.Popen([found, *arguments], env=self.environment, stdout=log, stderr=log, start_new_session=True)
         )
 
-    def _wait_for(self, ready, what, patience=60):
+    def wait_for(self, ready, what, patience=60):
+        """Wait until `ready()` is true."""
         until = time.monotonic() + patience
         while not ready():
             dead = [daemon.args[0] for daemon in self._daemons if daemon.poll() is not None]
             logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.folder.glob("*.log"))
             assert not dead, f"{dead} ended\n{logs}"
-            assert time.monotonic() < until, f"{what} did not start in {patience} s\n{logs}"
+            assert time.monotonic() < until, f"no {what} in {patience} s\n{logs}"
             time.sleep(0.1)
 
 

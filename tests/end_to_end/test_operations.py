@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,14 @@ from data_pipeline.task import Task
 from models.corrector import Corrector
 
 MEMBERS, CYCLE = 3, "2020010112"
+COMMAND = """
+import sys
+sys.path.insert(0, {tests!r})
+import forks
+forks._server["address"] = {address!r}
+sys.exit(forks.Program([forks.ROOT / "scripts/deepweather.py", *sys.argv[1:]]).wait())
+"""
+"""The program `deepweather`, as a fork of the server of `forks.py`."""
 TARGETS = {"t2m": "2t", "pressure": "msl"}
 
 
@@ -29,7 +38,7 @@ def folders(tmp_path_factory):
     for folder in found.values():
         folder.mkdir()
     command = found["bin"] / "deepweather"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "scripts/deepweather.py"} "$@"\n')
+    command.write_text(f"#!{sys.executable}\n{COMMAND.format(tests=str(ROOT / 'tests'), address=forks._address())}")
     command.chmod(0o755)
     draw = np.random.default_rng(0)
     for (name, target), ending in zip(TARGETS.items(), ("sfc", "pl"), strict=True):

@@ -149,14 +149,6 @@ def test_a_signal_before_the_handler_does_no_harm(project, tmp_path):
 EPOCH = r"^epoch +\d+ of \d+:"
 
 
-def wait_for(path, pattern, count):
-    """Wait until the output of a job, to which each start appends, has `count` lines that match a pattern."""
-    until = time.monotonic() + LIMIT
-    while len(re.findall(pattern, text := path.read_text() if path.exists() else "", re.MULTILINE)) < count:
-        assert time.monotonic() < until, f"no {pattern!r} in\n{text}"
-        time.sleep(0.05)
-
-
 def submit(slurm, project, name, job=""):
     """Submit a training of two tasks that share the globe; return the number of the job and the file of its output."""
     words = [
@@ -184,10 +176,10 @@ def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_o
     for times in range(3):
         slurm.wait(number, "RUNNING")
         if times:
-            wait_for(path, EPOCH, len(re.findall(EPOCH, path.read_text(), re.MULTILINE)) + 1)
+            slurm.wait_for_text(path, EPOCH, len(re.findall(EPOCH, path.read_text(), re.MULTILINE)) + 1)
         time.sleep(random_numbers.uniform(0, 3))
         slurm.run("scancel", "--signal=USR1", number)
-        wait_for(path, "interrupted; the job starts again", times + 1)
+        slurm.wait_for_text(path, "interrupted; the job starts again", times + 1)
     ended = slurm.wait(number)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "3"), path.read_text()
     assert path.read_text().count("resuming from") == 2
@@ -207,7 +199,7 @@ def batch_shells(number):
 def test_a_job_whose_batch_shell_is_killed_resumes_when_it_is_submitted_again(slurm, project, undisturbed):
     number, path = submit(slurm, project, "shell")
     slurm.wait(number, "RUNNING")
-    wait_for(path, EPOCH, 3)
+    slurm.wait_for_text(path, EPOCH, 3)
     shells = batch_shells(number)
     assert shells
     for shell in shells:

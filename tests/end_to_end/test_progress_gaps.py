@@ -13,23 +13,21 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import date
 
 import numpy as np
 import pytest
 from conftest import ROOT
+from grib_parts import write_archive
 
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 
 pytestmark = pytest.mark.long
 
 FIRST, EVERY = 5.0, 10.0
-GRID = Grid.regular(361, 720)
-YEARS = range(2010, 2016)
-DATES = {"20180104": "0106", "20180718": "0720"}
-MEMBERS, LEAD = 4, 48
+STARTS = [date(year, month, 4) for year in range(2010, 2016) for month in (1, 7)]
 DATA = [
-    "data=ens10", "data.path=data", "task.inputs=[2t,msl]",
+    "data=grib", "path=data", "task.inputs=[2t,msl]", "task.lead_times=[24]",
     "data.split.train=[2010,2013]", "data.split.val=[2014,2014]", "data.split.test=[2015,2015]",
 ]  # fmt: skip
 LINE = re.compile(r"(after|,) \d+:\d\d( so far|, about [\d:]+ to go)?|^starting")
@@ -37,29 +35,10 @@ LINE = re.compile(r"(after|,) \d+:\d\d( so far|, about [\d:]+ to go)?|^starting"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with hindcasts like ENS-10's and their analyses."""
+    """A folder with forecasts and their analyses."""
     folder = tmp_path_factory.mktemp("half_degree")
     (folder / "data").mkdir()
-    random = np.random.default_rng(0)
-    local = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "dataTime": 0}
-    forecast = Encoder(GRID, **local, stream="enfh", type="pf", stepUnits="h", typeOfLevel="surface", level=0)
-    analysis = Encoder(GRID, **local, stream="oper", type="an", shortName="2t", typeOfLevel="surface", level=0)
-    climate = 250 + 40 * np.cos(np.radians(np.array(GRID.latitudes)))[:, None]
-    with (folder / "data/analysis").open("wb") as truths:
-        for date, valid in DATES.items():
-            with (folder / f"data/output.sfc.{date}").open("wb") as file:
-                for year in YEARS:
-                    truth = climate + random.normal(size=GRID.shape)
-                    truths.write(analysis.encode(truth, dataDate=int(f"{year}{valid}")))
-                    for name in ("2t", "msl"):
-                        for number in range(MEMBERS):
-                            field = truth + random.normal(0.5, 1, GRID.shape)
-                            file.write(
-                                forecast.encode(
-                                    field, shortName=name, dataDate=int(f"{year}{date[4:]}"), endStep=LEAD,
-                                    perturbationNumber=number, referenceDate=int(date),
-                                )
-                            )  # fmt: skip
+    write_archive(folder / "data", grid=Grid.regular(361, 720), starts=STARTS)
     return folder
 
 
@@ -129,11 +108,11 @@ COMMANDS = {
     "evaluate again": ["evaluate", *DATA, "correctors={{mine: unet{t}/corrector.safetensors}}", "run_dir=others{t}"],
     "compare": ["compare", "scores{t}", "others{t}", "run_dir=compared{t}"],
     "correct": [
-        "correct", "corrector=unet{t}/corrector.safetensors", "input=data/output.sfc.20180104", "output=out{t}.grib",
+        "correct", "corrector=unet{t}/corrector.safetensors", "input=data/ensemble.grib", "output=out{t}.grib",
         "explain=true",
     ],
     "monitor": [
-        "monitor", "corrector=unet{t}/corrector.safetensors", "forecasts=out{t}.grib", "analyses=data/analysis",
+        "monitor", "corrector=unet{t}/corrector.safetensors", "forecasts=out{t}.grib", "analyses=data/analysis.grib",
         "run_dir=monitored{t}",
     ],
     "export": ["export", "corrector=unet{t}/corrector.safetensors", "output=unet{t}.onnx"],

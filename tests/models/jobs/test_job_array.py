@@ -17,9 +17,7 @@ from models.jobs import job_array
 from models.jobs.job_array import follow_tasks, open_tasks, task_states
 from models.jobs.job_options import JobOptions
 
-RECORD = (
-    "JobId=8 ArrayJobId=7 ArrayTaskId={task} JobName=train-sweep UserId=a(1) JobState={state} ExitCode={code} A=b=c"
-)
+RECORD = "JobId=8 ArrayJobId=7 ArrayTaskId={} JobName=train-sweep UserId=a(1) JobState={} ExitCode={} A=b=c"
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def scheduler(tmp_path, monkeypatch):
         lines = []
         for each in answers:
             if not isinstance(each, str):
-                records = [RECORD.format(task=task, state=state, code=code) for task, state, code in each]
+                records = [RECORD.format(*task) for task in each]
                 each = f"printf '%s\\n' {shlex.join(records)}"
             lines.append(each)
         (tmp_path / "answers").write_text("".join(f"{line}\n" for line in lines))
@@ -73,20 +71,21 @@ def test_states_of_tasks_are_read(scheduler):
         open_tasks(7, "train-sweep")
 
 
+def followed(*tasks):
+    """Return the ends of tasks of job 7."""
+    ends = []
+    follow_tasks([(7, task) for task in tasks], lambda task, code: ends.append((*task, code)))
+    return sorted(ends)
+
+
 def test_an_end_counts_when_it_is_seen_twice(scheduler):
     """A requeued job looks ended for a moment; a controller that does not answer changes nothing."""
     running, moment, pending = ([(0, state, "3:0")] for state in ("RUNNING", "FAILED", "PENDING"))
     scheduler(running, moment, pending, AWAY, running, [(0, "COMPLETED", "0:0")])
-    ends = []
-    follow_tasks([(7, 0)], lambda task, code: ends.append((task, code)))
-    assert ends == [((7, 0), 0)]
-
-
-def test_a_task_that_slurm_has_forgotten_can_be_resumed(scheduler):
+    assert followed(0) == [(7, 0, 0)]
+    # A task that Slurm has forgotten can be resumed.
     scheduler([(0, "RUNNING", "0:0"), (1, "RUNNING", "0:0")], [(1, "FAILED", "1:0")])
-    ends = {}
-    follow_tasks([(7, 0), (7, 1)], lambda task, code: ends.update({task: code}))
-    assert ends == {(7, 0): 3, (7, 1): 1}
+    assert followed(0, 1) == [(7, 0, 3), (7, 1, 1)]
 
 
 def runs_of(folder, *names):
@@ -161,11 +160,10 @@ def test_without_slurm_the_sweep_says_so(tmp_path, command, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_sweep_of_three_runs_on_slurm_and_its_table(slurm, tmp_path):
+def test_a_sweep_of_three_runs_on_slurm_and_its_table(slurm, first_project, tmp_path):
     """Two ranks each; the second run has a wrong option: it is named, the others go on, and the table has all."""
     program = [sys.executable, "-m", "deepweather"]
-    twin = ["data.generator.first_year=2010", "data.generator.dates=8", "data.generator.members=5"]
-    slurm.run(*program, "prepare", *twin, cwd=tmp_path)
+    (tmp_path / "data").symlink_to(first_project / "data")
     words = [*SPLIT, *QUICK[:1], "model.width=4,nine,6", "trainer.mesh=[1,2]", "run_dir=runs/width"]
     # Names of nodes are no addresses here, and another cluster of tests may have a job with the same number.
     setup = "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((25000 + RANDOM % 5000))"

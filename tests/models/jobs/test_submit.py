@@ -253,7 +253,7 @@ def test_many_cycles_share_the_tasks_and_files_of_one_start_have_one(command, tm
     assert directives(text)["array"] == "0-2"
     found = [inputs_of_task(text, number, tmp_path) for number in range(3)]
     assert found == [
-        ["input=[in/0.grib,in/1.grib,in/9.grib]"], ["input=[in/2.grib,in/3.grib]"],
+        ["input=[in/0.grib,in/9.grib,in/1.grib]"], ["input=[in/2.grib,in/3.grib]"],
         ["input=[in/4.grib,in/5.grib,in/6.grib]"],
     ]  # fmt: skip
     single = dry_run(command, tmp_path, *words[:-1], "output=out.grib")

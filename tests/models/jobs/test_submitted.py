@@ -46,14 +46,6 @@ def wait(slurm, job, folder, name):
         time.sleep(0.3)
 
 
-def wait_for(path, text, times=1):
-    """Wait until a file holds a text so many times."""
-    until = time.monotonic() + PATIENCE
-    while not path.exists() or path.read_text().count(text) < times:
-        assert time.monotonic() < until, f"no {text!r} in {path}"
-        time.sleep(0.1)
-
-
 def hashes(folder):
     """The hash of every file below a folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -62,7 +54,7 @@ def hashes(folder):
 
 def test_a_training_of_two_tasks_is_interrupted_resumes_and_equals_a_run_without_slurm(slurm, folder):
     job = submit(slurm, folder, "nodes=2", "train", *TRAIN, "run_dir=runs/job")
-    wait_for(folder / f"slurm/train-job-{job}.out", "epoch")
+    slurm.wait_for_text(folder / f"slurm/train-job-{job}.out", "epoch")
     slurm.run("scancel", "--signal=USR1", job)
     text = wait(slurm, job, folder, "train-job")
     assert text.count("interrupted; the job starts again and resumes") == 1, text
@@ -123,7 +115,7 @@ def stubborn(slurm, folder, *options):
 
 def test_a_cancelled_job_does_not_start_again(slurm, tmp_path):
     job, log = stubborn(slurm, tmp_path)
-    wait_for(log, "start")
+    slurm.wait_for_text(log, "start")
     slurm.run("scancel", job)
     assert slurm.wait(job)["JobState"] == "CANCELLED"
     time.sleep(3)
@@ -134,29 +126,29 @@ def test_a_cancelled_job_does_not_start_again(slurm, tmp_path):
 def test_a_job_that_makes_way_for_an_urgent_one_starts_again(slurm, tmp_path):
     """Slurm's own preemption: it signals, waits for the grace time of the partition, and requeues the job by itself."""
     job, log = stubborn(slurm, tmp_path, "--partition=idle", "--exclusive", "--nodelist=node1")
-    wait_for(log, "start")
+    slurm.wait_for_text(log, "start")
     (tmp_path / "urgent.sbatch").write_text("#!/bin/bash\ntrue\n")
     options = ["--partition=urgent", "--exclusive", "--nodelist=node1", f"--output={tmp_path}/urgent.out"]
     assert slurm.wait(slurm.submit(tmp_path / "urgent.sbatch", *options))["JobState"] == "COMPLETED"
-    wait_for(log, "start\n", 2)
+    slurm.wait_for_text(log, "start\n", 2)
     slurm.run("scancel", job)
     assert slurm.wait(job)["Restarts"] == "1"
 
 
 def test_a_job_whose_time_limit_came_before_the_run_had_saved_starts_again(slurm, tmp_path):
     job, log = stubborn(slurm, tmp_path, "--time=1")
-    wait_for(log, "the job starts again and resumes")
+    slurm.wait_for_text(log, "the job starts again and resumes")
     slurm.wait(job, "RUNNING")
-    wait_for(log, "resumes\nstart\n")
+    slurm.wait_for_text(log, "resumes\nstart\n")
     slurm.run("scancel", job)
     assert slurm.wait(job)["Restarts"] == "1"
 
 
 def test_a_killed_run_starts_again_in_the_same_job(slurm, tmp_path):
     job, log = stubborn(slurm, tmp_path)
-    wait_for(log, "start")
+    slurm.wait_for_text(log, "start")
     slurm.run("scancel", "--signal=KILL", f"{job}.0")
-    wait_for(log, "code 137, attempt 1 of 3\nstart\n")
+    slurm.wait_for_text(log, "code 137, attempt 1 of 3\nstart\n")
     assert slurm.job(job)["Restarts"] == "0"
     slurm.run("scancel", job)
     slurm.wait(job)
