@@ -3,10 +3,8 @@
 import ast
 import functools
 import re
-import statistics
 import sys
 import tomllib
-from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -190,16 +188,6 @@ def test_every_folder_has_a_docstring():
     folders = {path.parent for path in SOURCES}
     missing = [str(f) for f in folders if not ast.get_docstring(ast.parse((ROOT / f / "__init__.py").read_text()))]
     assert missing == []
-
-
-def test_few_file_names_occur_twice():
-    """The same name is for the same role in formats that are alike, so that a search by name finds one file."""
-    counts = Counter(path.name for path in PROGRAM if path.name != "__init__.py")
-    assert len(twice := sorted(name for name, count in counts.items() if count > 1)) <= 8, twice
-
-
-def test_files_are_neither_long_nor_tiny():
-    assert 80 <= statistics.median(len((ROOT / path).read_text().splitlines()) for path in PROGRAM) <= 200
 
 
 def test_no_public_name_has_two_definitions():

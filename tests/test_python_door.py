@@ -68,11 +68,6 @@ def fit(model, ensemble=ENSEMBLE, truth=TRUTH, **options):
 
 
 @pytest.fixture(scope="module")
-def emos():
-    return fit("emos")
-
-
-@pytest.fixture(scope="module")
 def project(tmp_path_factory, command):
     """Files of the data, and the runs of the verbs."""
     folder = tmp_path_factory.mktemp("project")
@@ -95,8 +90,9 @@ def project(tmp_path_factory, command):
     return folder
 
 
-@pytest.mark.parametrize("name", ["emos", "unet"])
-@pytest.mark.parametrize("data", [(ENSEMBLE, TRUTH), (LAZY, LAZY_TRUTH)], ids=["memory", "dask"])
+@pytest.mark.parametrize(
+    ("name", "data"), [("emos", (LAZY, LAZY_TRUTH)), ("unet", (ENSEMBLE, TRUTH))], ids=["EMOS, dask", "network, memory"]
+)
 def test_fit_and_correct_give_the_numbers_of_the_verbs(project, name, data):
     theirs = dw.load(project / "runs" / name / "corrector.safetensors")
     ours = fit(UNET if name == "unet" else "emos", *data)

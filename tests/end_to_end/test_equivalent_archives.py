@@ -17,33 +17,28 @@ HEIGHT, WARMTH, RAIN = (Task(name, [name], [name], [48]) for name in ("z@500", "
 
 
 def fields_of(paths, name):
-    """Return the fields of a variable at the surface or at 500 hPa by start, lead time (h) and member."""
+    """Return the fields of a variable at the surface by start and lead time (h)."""
     fields = {}
     for path in paths:
         for handle in messages(path):
-            own, level, day, lead, number = (
-                eccodes.codes_get(handle, key) if eccodes.codes_is_defined(handle, key) else 0
-                for key in ("shortName", "level", "dataDate", "endStep", "number")
-            )
-            if own == name and level in (0, 500):
+            if eccodes.codes_get(handle, "shortName") == name:
+                day, lead = (eccodes.codes_get(handle, key) for key in ("dataDate", "endStep"))
                 start = np.datetime64(f"{day // 10000}-{day // 100 % 100:02}-{day % 100:02}", "ns")
                 shape = eccodes.codes_get(handle, "Nj"), eccodes.codes_get(handle, "Ni")
-                fields[start, lead, number] = eccodes.codes_get_values(handle).reshape(shape).astype(np.float32)
+                fields[start, lead] = eccodes.codes_get_values(handle).reshape(shape)
     return fields
 
 
-def as_dataset(fields, name, units, axes):
-    """Return a dataset of fields whose keys have these axes."""
-    values = [sorted({key[k] for key in fields}) for k in range(len(axes))]
-    rows, columns = next(iter(fields.values())).shape
-    data = np.full((*map(len, values), rows, columns), np.nan, np.float32)
-    for key, field in fields.items():
-        data[tuple(axis.index(k) for axis, k in zip(values, key, strict=True))] = field
+def as_dataset(fields, name, units):
+    """Return a dataset of fields by their valid time."""
+    times = sorted(fields)
+    values = np.stack([fields[time] for time in times]).astype(np.float32)
+    _, rows, columns = values.shape
     places = {
         "latitude": ("latitude", np.linspace(90, -90, rows), {"units": "degrees_north"}),
         "longitude": ("longitude", np.arange(columns) * 360 / columns, {"units": "degrees_east"}),
     }
-    return xr.Dataset({name: ((*axes, *places), data, {"units": units})}, dict(zip(axes, values, strict=True)) | places)
+    return xr.Dataset({name: (("time", *places), values, {"units": units})}, {"time": times} | places)
 
 
 def heights_in_grib2(data, folder):
@@ -61,38 +56,21 @@ def heights_in_grib2(data, folder):
     return HEIGHT, {"ensemble": f"{folder}/*"}
 
 
-def layout_of_weatherbench2(data, folder):
-    axes = ["time", "prediction_timedelta", "number"]
-    dataset = as_dataset(fields_of(data.glob("output.pl.*"), "z"), "geopotential", "m**2 s**-2", axes)
-    hours = dataset.prediction_timedelta.values.astype("m8[h]").astype("m8[ns]")
-    dataset = dataset.assign_coords(prediction_timedelta=hours).expand_dims(level=[500])
-    dataset = dataset.transpose(*axes, "level", "longitude", "latitude").sortby("latitude")
-    dataset.chunk(time=1).to_zarr(folder / "ensemble.zarr", zarr_format=2, consolidated=True)
-    return HEIGHT, {"ensemble": f"{folder}/ensemble.zarr"}
-
-
-def layout_of_arco_era5(data, folder):
-    fields = {(start,): field for (start, *_), field in fields_of(data.glob("analysis.pl.*"), "z").items()}
-    dataset = as_dataset(fields, "geopotential", "m**2 s**-2", ["time"]).expand_dims(level=[500], axis=1)
-    dataset.to_zarr(folder / "analysis.zarr", zarr_format=3, consolidated=True)
-    return HEIGHT, {"analysis": f"{folder}/analysis.zarr"}
-
-
 def truth_in_celsius(data, folder):
     fields = fields_of(data.glob("analysis.sfc.*"), "2t")
-    celsius = {(start,): kelvin - 273.15 for (start, *_), kelvin in fields.items()}
-    as_dataset(celsius, "t2m", "degC", ["time"]).to_netcdf(folder / "celsius.nc")
+    celsius = {start: kelvin - 273.15 for (start, _), kelvin in fields.items()}
+    as_dataset(celsius, "t2m", "degC").to_netcdf(folder / "celsius.nc")
     return WARMTH, {"analysis": f"{folder}/celsius.nc"}
 
 
 def truth_of_rain_in_millimetres(data, folder):
     """The truth in GRIB has amounts since the start, in NetCDF amounts of 24 hours."""
     since_start, amounts = fields_of(data.glob("analysis.sfc.*"), "tp"), {}
-    for (start, lead, _), metres in since_start.items():
+    for (start, lead), metres in since_start.items():
         if lead:
-            before = since_start[start, lead - 24, 0] if lead > 24 else 0
-            amounts[(start + np.timedelta64(lead, "h"),)] = 1000 * np.maximum(metres - before, 0)
-    dataset = as_dataset(amounts, "rain", "mm", ["time"])
+            before = since_start[start, lead - 24] if lead > 24 else 0
+            amounts[start + np.timedelta64(lead, "h")] = 1000 * np.maximum(metres - before, 0)
+    dataset = as_dataset(amounts, "rain", "mm")
     dataset.rain.attrs |= {"cell_methods": "time: sum", "standard_name": "lwe_thickness_of_precipitation_amount"}
     dataset.time.attrs["bounds"] = "cells"
     dataset["cells"] = xr.concat([dataset.time - np.timedelta64(24, "h"), dataset.time], "sides").T
@@ -103,25 +81,17 @@ def truth_of_rain_in_millimetres(data, folder):
 def truth_on_a_finer_grid(data, folder):
     """Points between those of the source are unlikely."""
     fields = {}
-    for (start, *_), field in fields_of(data.glob("analysis.sfc.*"), "2t").items():
+    for (start, _), field in fields_of(data.glob("analysis.sfc.*"), "2t").items():
         rows, columns = field.shape
-        fields[(start,)] = np.full((2 * rows - 1, 2 * columns), 250.0)
-        fields[(start,)][::2, ::2] = field
-    as_dataset(fields, "t2m", "K", ["time"]).to_netcdf(folder / "finer.nc")
+        fields[start] = np.full((2 * rows - 1, 2 * columns), 250.0)
+        fields[start][::2, ::2] = field
+    as_dataset(fields, "t2m", "K").to_netcdf(folder / "finer.nc")
     return WARMTH, {"analysis": f"{folder}/finer.nc"}
 
 
-FORMS = [
-    heights_in_grib2,
-    layout_of_weatherbench2,
-    layout_of_arco_era5,
-    truth_in_celsius,
-    truth_of_rain_in_millimetres,
-    truth_on_a_finer_grid,
-]
+FORMS = [heights_in_grib2, truth_in_celsius, truth_of_rain_in_millimetres, truth_on_a_finer_grid]
 
 
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_another_form_gives_the_samples_of_the_twin(first_project, tmp_path, form):
     data = first_project / "data/twin"

@@ -79,17 +79,32 @@ def wait_until_gone(pids):
         time.sleep(0.1)
 
 
-def kill_at_moments(project, name, moments, random_numbers, *options, kind=Program):
-    """Kill runs at that many random moments, and compare each with a run that was left alone."""
+def test_a_run_that_is_killed_twice_is_the_same_run(project):
+    """Before its first step, and after its first epoch."""
+    finish(train(project, "runs/alone", "trainer.epochs=3"))
+    for words in ("initial weights", "epoch   1"):
+        process = train(project, "runs/killed", "trainer.epochs=3")
+        wait_for_line(process, words)
+        process.kill()
+        finish(process, (-signal.SIGKILL,))
+    finish(train(project, "runs/killed", "trainer.epochs=3"))
+    assert results(project / "runs/killed") == results(project / "runs/alone")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
+def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(project, mesh):
+    """Ten moments on one rank, and ten on two."""
+    random_numbers = random.Random(1)
     began = time.monotonic()
-    finish(train(project, f"runs/{name}-alone", *options, kind=kind))
+    finish(train(project, f"runs/alone-{mesh[3]}", f"trainer.mesh={mesh}", kind=subprocess.Popen))
     took = time.monotonic() - began
-    expected = results(project / f"runs/{name}-alone")
+    expected = results(project / f"runs/alone-{mesh[3]}")
     kinds, kills = itertools.cycle(["one rank", "all ranks", "launcher"]), 0
     for number in itertools.count():
-        folder = f"runs/{name}-{number}"
-        while kills < moments:
-            process = train(project, folder, *options, kind=kind)
+        folder = f"runs/killed-{mesh[3]}-{number}"
+        while kills < 10:
+            process = train(project, folder, f"trainer.mesh={mesh}", kind=subprocess.Popen)
             # Starting takes longer than the training, which deserves more of the moments.
             time.sleep(took * random_numbers.uniform(0.05, 0.8))
             if process.poll() is not None:
@@ -98,21 +113,10 @@ def kill_at_moments(project, name, moments, random_numbers, *options, kind=Progr
             kills += 1
             finish(process, (0, 3, -signal.SIGKILL))
             wait_until_gone(ranks)
-        finish(train(project, folder, *options, kind=kind))
+        finish(train(project, folder, f"trainer.mesh={mesh}", kind=subprocess.Popen))
         assert results(project / folder) == expected
-        if kills == moments:
+        if kills == 10:
             return
-
-
-def test_a_run_that_is_killed_at_random_moments_is_the_same_run(project):
-    kill_at_moments(project, "forked", 2, random.Random(0), "trainer.epochs=3")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
-def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(project, mesh):
-    """Ten moments on one rank, and ten on two."""
-    kill_at_moments(project, f"ranks-{mesh[3]}", 10, random.Random(1), f"trainer.mesh={mesh}", kind=subprocess.Popen)
 
 
 @pytest.mark.parametrize(

@@ -225,12 +225,22 @@ def write_cycles(folder, names):
         (folder / name).write_bytes(field)
 
 
+def run_job(folder, text, restarts=0, task=1, **programs):
+    """Run a job file with programs in place of those of Slurm and of the system."""
+    for name, body in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "8", "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_RESTART_COUNT": str(restarts), "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": str(task),
+    }  # fmt: skip
+    return subprocess.run(["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True)
+
+
 def inputs_of_task(text, number, folder):
-    """The input that a task of a job array gets: the job file is run with its command replaced by `echo`."""
-    lines = [line for line in text.splitlines() if line.startswith(("case", "esac", "    ")) and ") words=" in line]
-    case = "\n".join(["case $SLURM_ARRAY_TASK_ID in", *lines, "esac", 'printf "%s\\n" "${words[@]}"'])
-    environment = os.environ | {"SLURM_ARRAY_TASK_ID": str(number)}
-    return subprocess.check_output(["bash", "-c", case], env=environment, text=True, cwd=folder).splitlines()
+    """The input that a task of a job array gets."""
+    srun = 'printf "%s\\n" "$@" | grep ^input='
+    return run_job(folder, text, task=number, scontrol="", srun=srun).stdout.splitlines()
 
 
 def test_correct_becomes_an_array_with_a_task_for_each_cycle(command, tmp_path):
@@ -263,18 +273,6 @@ def test_many_cycles_share_the_tasks_and_files_of_one_start_have_one(command, tm
 
 STATES = {"running": "JobState=RUNNING Reason=None", "cancelled": "JobState=COMPLETING Reason=None",
           "time limit": "JobState=COMPLETING Reason=TimeLimit"}  # fmt: skip
-
-
-def run_job(folder, text, restarts=0, **programs):
-    """Run a job file with programs in place of those of Slurm and of the system."""
-    for name, body in programs.items():
-        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
-        (folder / name).chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "8", "SLURM_CPUS_PER_TASK": "4",
-        "SLURM_RESTART_COUNT": str(restarts), "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1",
-    }  # fmt: skip
-    return subprocess.run(["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
