@@ -22,8 +22,10 @@ PROGRAM = ("data_pipeline", "models", "training", "evaluation", "conf", "scripts
 MAKERS = ("tests/kept.py", "tests/twin_project.py")
 SETTINGS = ("ATEN_", "DNNL_", "MKL_", "NPY_", "NUMBA_", "OMP_", "ONEDNN_", "OPENBLAS_", "DEEPWEATHER_DEVICE")
 """Beginnings of the names of variables that change results."""
-DAYS = 3
-"""Folders that no test has used for so long are removed."""
+NEWEST = 6
+"""So many folders stay, and those that a session may be copying."""
+COPYING = 600
+"""Seconds in which a session has copied a folder."""
 
 
 @functools.cache
@@ -42,8 +44,8 @@ def state_of_the_program():
 
 
 def cache_folder():
-    """Return the folder of this project's tests in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deepweather-ci"
+    """Return the folder of kept folders in the user's cache; nothing else may be in it."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deepweather-ci" / "kept"
 
 
 def kept(name, make, fallback):
@@ -70,7 +72,9 @@ def kept(name, make, fallback):
 
 
 def _remove_old(base):
-    for folder in base.iterdir():
+    whole = [path for path in base.iterdir() if path.is_dir() and not path.suffix]
+    folders = sorted(whole, key=lambda path: path.stat().st_mtime)
+    for folder in folders[:-NEWEST]:
         with contextlib.suppress(OSError):
-            if folder.is_dir() and time.time() - folder.stat().st_mtime > DAYS * 86400:
+            if time.time() - folder.stat().st_mtime > COPYING:
                 shutil.rmtree(folder.rename(folder.with_suffix(".partial")))

@@ -27,5 +27,5 @@ def test_the_page_corrects_all_years_of_a_file(followed):
 def test_the_scores_are_of_the_test_years(followed):
     folder, _ = followed
     scores = json.loads((folder / "runs/ens10/scores/scores.json").read_text())
-    assert scores["n_dates"] == 16
+    assert scores["n_dates"] == 8
     assert scores["models"]["emos"]["crps"] < scores["models"]["raw"]["crps"]

@@ -66,7 +66,7 @@ def test_a_training_of_two_tasks_is_interrupted_resumes_and_equals_a_run_without
 
 def test_an_array_corrects_what_one_process_corrects(slurm, folder):
     (folder / "in").mkdir()
-    for number, day in enumerate(("20180409", "20180108", "20180712", "20180111")):
+    for number, day in enumerate(("20180709", "20180108", "20180712", "20180111")):
         shutil.copy(folder / f"data/twin/output.sfc.{day}", folder / f"in/{number}, {day}.grib")
     (folder / "in/readme.txt").write_text("no forecast")
     words = ["correct", "corrector=runs/emos/corrector.safetensors", "input=in"]
