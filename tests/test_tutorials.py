@@ -59,6 +59,7 @@ def test_own_grib_files(twin):
     np.testing.assert_array_equal(values(raw, "2t", 48), values(folder / "wind.grib", "2t", 48))
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 def test_own_netcdf_and_zarr(tmp_path):
     """The bias of 2 K is removed, and both formats give the same coefficients."""
     printed = follow("tutorials/netcdf_zarr.md", tmp_path)

@@ -45,7 +45,7 @@ def heights_in_grib2(data, folder):
     for source in data.glob("output.pl.*"):
         with (folder / source.name).open("wb") as file:
             for handle in messages(source):
-                if eccodes.codes_get(handle, "shortName") == "z":
+                if [eccodes.codes_get(handle, key) for key in ("shortName", "level")] == ["z", 500]:
                     values = eccodes.codes_get_values(handle)
                     eccodes.codes_set(handle, "edition", 2)
                     eccodes.codes_set(handle, "shortName", "gh")

@@ -102,13 +102,3 @@ def test_the_second_script_scores_the_cycle(folders, corrected):
     files = f'"input=[$INCOMING/{CYCLE}.sfc.grib, $INCOMING/{CYCLE}.pl.grib]" output=$OUTGOING/moved.grib'
     moved = bash(folders, f"deepweather correct {correctors} {files} {layers}")
     assert moved.returncode == 0, moved.stderr
-
-
-def test_an_exported_corrector_takes_the_place_of_its_file(folders):
-    made = bash(folders, 'cd "$CORRECTORS" && deepweather export corrector=t2m.safetensors output=t2m.onnx')
-    assert made.returncode == 0, made.stderr
-    assert "deepweather export corrector=t2m.safetensors output=t2m.onnx" in (ROOT / "docs/operations.md").read_text()
-    files = f"input=$INCOMING/{CYCLE}.sfc.grib output=$OUTGOING/exported.grib"
-    found = bash(folders, f"deepweather correct corrector=$CORRECTORS/t2m.onnx {files}")
-    assert found.returncode == 0, found.stderr
-    assert f"{MEMBERS} messages corrected" in found.stdout

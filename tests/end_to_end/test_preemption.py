@@ -119,9 +119,10 @@ def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(project, 
             return
 
 
-@pytest.mark.parametrize(
-    ("number", "words"), zip(SIGNALS, ["forecasts to train on", "initial weights", "epoch   2"], strict=True)
-)
+LINES = ["forecasts to train on", "initial weights", "epoch   2"]
+
+
+@pytest.mark.parametrize(("number", "words"), list(zip(SIGNALS, LINES, strict=True)))
 def test_each_signal_ends_a_run_that_resumes(project, tmp_path, number, words):
     """While it fits the normaliser, before the first step, and between two epochs."""
     process = train(project, tmp_path / "run")
