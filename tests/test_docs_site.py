@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from conf.option_files import read_option_file
 from data_pipeline.common.errors import InputError
 
+pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser")  # a use of Sphinx that MyST will have to change
 AXE = os.environ.get("DEEPWEATHER_AXE", "")
 SHOWN = (
     "index.html",
