@@ -16,6 +16,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import torch
+from reach import recall, remembered
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ("data_pipeline", "models", "training", "evaluation", "conf", "scripts/deepweather.py")
@@ -63,10 +64,12 @@ def kept(name, make, fallback):
                 partial = folder.with_suffix(".partial")
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
-                make(partial)
+                with remembered(partial / "reach"):
+                    make(partial)
                 partial.rename(folder)
                 _remove_old(base)
             os.utime(folder)
+            recall(folder / "reach")
             return folder
     raise AssertionError(f"neither {cache_folder()} nor {fallback} can be written")
 
