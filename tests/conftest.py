@@ -63,7 +63,6 @@ LONGEST = (
     "tests/data_pipeline/test_prepare.py",
     "tests/data_pipeline/synthetic/twin/test_experiment.py",
     "tests/models/test_contract.py",
-    "tests/models/test_contract_mesh_steps.py",
     "tests/models/test_correct_mesh.py",
     "tests/training/test_training.py",
     "tests/training/test_memory_plan.py",
