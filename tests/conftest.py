@@ -77,7 +77,6 @@ LONGEST = (
     "tests/models/networks/test_baseline.py",
     "tests/data_pipeline/prefetch/test_peers.py",
     "tests/training/test_run_statistics.py",
-    "tests/training/test_synchronisation.py",
 )
 """The slowest files, those with long tests among them: `scripts/test` starts with them, so that both processes end at
 about the same time."""

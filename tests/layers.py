@@ -15,15 +15,14 @@ from models.layers.resolution import AvgPool2d, Downsample, MaxPool2d, Upsample
 from models.parallel.exchange import allsum
 
 GRIDS = {
-    "33 x 64": Grid.regular(33, 64),
-    "29 x 50": Grid.regular(29, 50),
-    "37 x 72": Grid.regular(37, 72),
-    "half shifted": Grid(tuple(87.5 - 5.0 * k for k in range(36)), tuple(5.0 * k for k in range(72))),
+    "odd rows": Grid.regular(17, 26),
+    "half shifted": Grid(tuple(85.5 - 9.0 * k for k in range(20)), tuple(9.0 * k for k in range(40))),
     "area": Grid(tuple(60.0 - 2.5 * k for k in range(19)), tuple(2.5 * k - 10 for k in range(22))),
-    "odd columns": Grid(tuple(90 - 7.5 * k for k in range(25)), tuple(k * 360 / 45 for k in range(45))),
+    "odd columns": Grid(tuple(90 - 10.0 * k for k in range(19)), tuple(k * 360 / 27 for k in range(27))),
 }
-MESHES = [(2, 1), (1, 2), (3, 1), (1, 3), (4, 1), (2, 2), (1, 4)]
-"""Bands and sectors."""
+"""Rows at both poles, rows beside the poles, no poles, and columns whose opposite lies between two others."""
+MESHES = [(3, 1), (1, 3), (2, 2)]
+"""Bands and sectors: a band without a pole, tiles whose opposites beyond a pole are two others, and corners."""
 
 
 class Net(nn.Module):

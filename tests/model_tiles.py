@@ -33,7 +33,7 @@ SPECS = {name: spec for name, spec in SPECS.items() if claims(BUILT[name]).tiles
 NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 FITTED = ["mlp", "mlp from emos", *(name for name in SPECS if name not in NETWORKS)]
 """Models that are fitted on tiles. All networks fit the error maps of `mlp`, so that the others get a fitted state."""
-CASES = {name: ODD for name in SPECS}
+CASES = dict.fromkeys(SPECS, ODD)
 SPECS["emos of partly one set"] = SHIPPED["emos"] | {"shared": "partly"}
 TRUNK = {"_target_": "models.networks.trunk.Trunk", "width": 4, "depth": 1, "dropout": 0.0, "mixture": None}
 GIVEN = {"inputs_argument": "inputs", "grid_argument": "grid", "tiles": True}
@@ -41,6 +41,7 @@ SPECS["backbone on tiles"] = SHIPPED["backbone"] | {"backbone": TRUNK} | GIVEN
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
 FITTED.append("emos of partly one set")
 CASES |= {name: SMALL for name in SPECS if name not in CASES}
+SPECS["transformer of windows"] = SHIPPED["transformer"] | {"attention_window": 2}
 FIELDS = ("ensemble", "mask", "static", "target")
 
 

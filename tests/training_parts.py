@@ -1,16 +1,23 @@
 """A small network and toy data for training, the same on any mesh."""
 
 import time
+from contextlib import contextmanager
+from unittest.mock import patch
 
+import numpy as np
+import pytest
 import torch
 from specs import SPECS as SHIPPED
 from tested_device import accelerator
 from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
+from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task
 from training.correction_module import CorrectionModule
+from training.datamodule import open_training_data
+from training.network_training import train_network, validation_crps
 from training.trainer_options import TrainerOptions
 
 NET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
@@ -68,3 +75,45 @@ def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
         torch.nn.init.normal_(parameter, std=0.1)
     schedule = TrainerOptions(batch_size=8, learning_rate=1e-2, accelerator=accelerator(mesh.ranks), **options)
     return CorrectionModule(corrector, schedule, mesh=mesh, batches=-(-count // 8)).to(dtype), train, val
+
+
+class KilledError(Exception):
+    """Simulates a killed process."""
+
+
+@contextmanager
+def killed_at(step):
+    """Raise KilledError before a step of the runs in this block, and expect it; None kills no run."""
+    original = CorrectionModule.on_train_batch_start
+
+    def start(self, batch, batch_idx):
+        if self.global_step == step:
+            raise KilledError
+        original(self, batch, batch_idx)
+
+    with patch.object(CorrectionModule, "on_train_batch_start", start):
+        if step is None:
+            yield
+        else:
+            with pytest.raises(KilledError):
+                yield
+
+
+def train_run(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **options):
+    """Train like the verb; return the table of epochs, the weights, the score, and the number of samples read."""
+    net, train, val = module(toy, mesh, dtype, **options)
+    train.slow, train.reads = slow, 0
+    with open_training_data(train, val, budget or Budget(), net.options, mesh) as data:
+        train_network(net, data, folder)
+        score = validation_crps(net.eval(), data.val_batches)
+    rows = [[float(x) for x in line.split(",")] for line in (folder / "metrics.csv").read_text().splitlines()[1:]]
+    return rows, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, score, train.reads
+
+
+def assert_same_run(found, expected, tolerance=1e-10):
+    """Compare losses, weights and scores of two results of `train_run`."""
+    for ours, theirs in zip(found[0], expected[0], strict=True):
+        assert ours == pytest.approx(theirs, rel=tolerance)
+    assert found[2] == pytest.approx(expected[2], rel=tolerance)
+    for name, weights in expected[1].items():
+        assert np.abs(found[1][name] - weights).max() <= tolerance * np.abs(weights).max(), name

@@ -11,15 +11,11 @@ import pytest
 import torch
 from conftest import ROOT
 from grib_parts import OPTIONS, write_archive
-from hydra import compose, initialize_config_dir
-from quick_report import blank_figures
 from ranks import run_on_ranks
 from torch.utils.data import Dataset
 
-from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.evaluate import run
 from evaluation.regions import region_weights
 from evaluation.scoring import ScoringOptions, score_models
 from evaluation.shown_cases import show_forecast
@@ -34,7 +30,6 @@ GRID = Grid.regular(9, 14)
 TASK = Task("toy", ["msl", "2t"], ["2t", "msl"], [24, 48])
 AMOUNT = re.compile(r"/(crps|rmse|bias|spread$)")
 """Paths of scores in the units of the variable."""
-MESHES = [(1, 1, 3), (3, 1, 1), (2, 2, 1), (1, 2, 2)]
 
 
 class Part(Dataset):
@@ -114,13 +109,17 @@ def leaves(value, path=""):
     return {path: value}
 
 
-def results_on(rank, shape, forecasts, oracle):
+def results_on(mesh, forecasts, oracle):
     """Results of a mesh, on its first rank: arrays, the example of the report, and the scores of both targets."""
     land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
-    board, example = score_on(arrange_mesh(*shape) if shape else Mesh.single(), forecasts, oracle, land)
-    if rank:
+    board, example = score_on(mesh, forecasts, oracle, land)
+    if mesh.rank:
         return None
     return arrays_of(board), shown(example), [leaves(board.scores(target)) for target in range(2)]
+
+
+def results_on_rank(rank, cases):
+    return [results_on(arrange_mesh(*shape), *data) for shape, data in cases]
 
 
 def sizes_of(scores):
@@ -158,24 +157,16 @@ def assert_results_agree(found, expected):
         assert_scores_agree(ours, theirs)
 
 
-@pytest.fixture(scope="module")
-def scored(toy):
-    """Forecasts with holes, the oracle's, and the results of one process."""
-    data = with_holes(toy(TASK, GRID, 7))
+def test_scores_are_those_of_one_process(toy):
+    """With forecasts, bands and sectors divided, and with ranks that have no forecast."""
+    data, few = with_holes(toy(TASK, GRID, 7)), toy(TASK, GRID, 2)
     oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
     oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
-    return data, oracle, results_on(0, None, data, oracle)
-
-
-@pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "x".join(map(str, mesh)))
-def test_scores_are_those_of_one_process(mesh, scored):
-    data, oracle, expected = scored
-    assert_results_agree(run_on_ranks(math.prod(mesh), results_on, mesh, data, oracle)[0], expected)
-
-
-def test_ranks_without_forecasts_are_allowed(toy):
-    data = toy(TASK, GRID, 2)
-    assert_results_agree(run_on_ranks(3, results_on, (3, 1, 1), data, None)[0], results_on(0, None, data, None))
+    all_forecasts, expected = (data, oracle), results_on(Mesh.single(), data, oracle)
+    cases = [((2, 2, 1), all_forecasts), ((1, 1, 4), all_forecasts), ((4, 1, 1), (few, None))]
+    whole = [expected, expected, results_on(Mesh.single(), few, None)]
+    for found, expected in zip(run_on_ranks(4, results_on_rank, cases)[0], whole, strict=True):
+        assert_results_agree(found, expected)
 
 
 @pytest.fixture(scope="module")
@@ -191,42 +182,19 @@ def project(tmp_path_factory, command):
     return folder
 
 
-def evaluate_on_rank(rank, data, bands, sectors, folder, run_dir):
-    """Run the verb as one of several ranks that have met."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose(
-            "evaluate",
-            [
-                *OPTIONS, f"data.path={folder}", f"run_dir={run_dir}",
-                f"correctors={{emos: {folder}/emos/corrector.safetensors}}", "member_counts=[2,4]",
-            ],
-        )  # fmt: skip
-    with CostMeter() as meter, blank_figures():
-        run(cfg, arrange_mesh(data, bands, sectors), meter)
-
-
 def scores(folder):
     return leaves(json.loads((folder / "scores.json").read_text()))
 
 
-@pytest.mark.parametrize("mesh", [(2, 2, 1), (1, 1, 3)], ids=lambda mesh: "x".join(map(str, mesh)))
-def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp_path):
-    """Members are read in single precision, so their spread has five digits."""
-    run_dir = tmp_path / "run"  # the caches are in `tmp_path`
-    run_on_ranks(math.prod(mesh), evaluate_on_rank, *mesh, project, run_dir)
-    assert_scores_agree(scores(run_dir), scores(project / "one"), 1e-5)
-    drawn, expected = (
-        {path.name for path in folder.rglob("*") if path.is_file()} for folder in (run_dir, project / "one")
-    )
-    assert drawn == expected
-
-
 def test_the_command_starts_its_ranks_and_its_scores_are_reused_on_any_mesh(project, command):
+    """Every rank reads its tile. Members are read in single precision, so their spread has five digits."""
     options = [*OPTIONS, f"data.path={project}", "run_dir=two", "member_counts=[2,4]"]
     options.append("correctors={emos: emos/corrector.safetensors}")
     ended = forks.run([ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options], cwd=project)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("forecasts of 4 members") == ended.stdout.count("wrote two/scores.json") == 1
     assert_scores_agree(scores(project / "two"), scores(project / "one"), 1e-5)
+    files = [{path.name for path in (project / run).rglob("*") if path.is_file()} for run in ("one", "two")]
+    assert files[0] == files[1]
     again = command(project, "evaluate", *options)
     assert "nothing was done" in again.stdout

@@ -1,7 +1,7 @@
 """A corrected file is the same, byte for byte, for any number of ranks."""
 
-import math
 from dataclasses import replace
+from unittest.mock import patch
 
 import eccodes
 import forks
@@ -29,11 +29,6 @@ SPECS = {
     "two": (TWO, {"_target_": "models.statistical.emos.EMOS"}),
     "unet": (TASK, {"_target_": "models.networks.unet.UNet", "width": 8, "depth": 1}),
 }
-MESHES = [(1, 2, 1), (1, 1, 3), (1, 2, 2)]
-
-
-def shape_of(mesh):
-    return "x".join(map(str, mesh))
 
 
 @pytest.fixture(scope="module")
@@ -60,20 +55,26 @@ def correct_file(mesh, folder, name, target):
         return str(error)
 
 
-def correct_on_rank(rank, shape, *arguments):
-    return correct_file(arrange_mesh(*shape), *arguments)
-
-
-def fail_to_read_on_the_last_rank(rank, shape, *arguments):
+def fail_on_one_rank(mesh, folder, target):
     """Return the error on every rank if only the last rank cannot read."""
 
     def fail(*_):
         raise InputError("message 3 cannot be read")
 
-    mesh = arrange_mesh(*shape)
-    if rank == mesh.ranks - 1:
-        shared_reading.read_tile = fail  # in the process of this rank only
-    return correct_file(mesh, *arguments)
+    with patch.object(shared_reading, "read_tile", fail if mesh.rank else shared_reading.read_tile):
+        return correct_file(mesh, folder, "emos", target)
+
+
+def correct_on_rank(rank, folder, target):
+    """The numbers of messages and the errors of this rank."""
+    bands, sectors = arrange_mesh(1, 2), arrange_mesh(1, 1, 2)
+    return [
+        correct_file(bands, folder, "two", target / "bands"),
+        correct_file(sectors, folder, "two", target / "sectors"),
+        correct_file(sectors, folder, "unet", target / "unet"),
+        fail_on_one_rank(bands, folder, target / "never"),
+        correct_file(sectors, folder, "emos", target),
+    ]
 
 
 def values(path):
@@ -86,35 +87,21 @@ def values(path):
     return np.stack(found)
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=shape_of)
-def test_the_file_equals_that_of_one_process(mesh, folder, tmp_path):
-    one, many = tmp_path / "one", tmp_path / "many"
-    assert correct_file(None, folder, "two", one) == 384
-    assert run_on_ranks(math.prod(mesh), correct_on_rank, mesh, folder, "two", many) == [384] * math.prod(mesh)
-    assert many.read_bytes() == one.read_bytes() != (folder / "ensemble.grib").read_bytes()
-
-
-def test_the_file_of_a_network_differs_by_rounding_only(folder, tmp_path):
-    one, many = tmp_path / "one", tmp_path / "many"
-    correct_file(None, folder, "unet", one)
-    run_on_ranks(4, correct_on_rank, (1, 2, 2), folder, "unet", many)
-    difference = np.abs(values(one) - values(many))
-    raw = np.abs(values(one) - values(folder / "ensemble.grib"))
+def test_the_file_equals_that_of_one_process_and_all_ranks_raise_an_error_of_one(folder, tmp_path):
+    """A U-Net's values differ by rounding; one rank cannot read, and the first rank cannot write."""
+    assert correct_file(None, folder, "two", tmp_path / "one") == 384
+    correct_file(None, folder, "unet", one := tmp_path / "unet of one")
+    for messages in run_on_ranks(2, correct_on_rank, folder, tmp_path):
+        assert messages[:2] == [384, 384]
+        assert messages[3:] == ["message 3 cannot be read", f"{tmp_path} is a folder; name a file to write"]
+    assert not (tmp_path / "never").exists()
+    raw = folder / "ensemble.grib"
+    expected = (tmp_path / "one").read_bytes()
+    assert (tmp_path / "bands").read_bytes() == (tmp_path / "sectors").read_bytes() == expected != raw.read_bytes()
+    difference = np.abs(values(one) - values(tmp_path / "unet"))
     # One step of the packing is 2^-10 K, and only values half-way between two may be rounded the other way.
-    assert difference.max() <= 2**-10 < raw.max()
+    assert difference.max() <= 2**-10 < np.abs(values(one) - values(raw)).max()
     assert (difference > 0).mean() < 0.01
-
-
-def test_a_read_error_on_one_rank_is_raised_on_all(folder, tmp_path):
-    target = tmp_path / "never"
-    errors = run_on_ranks(2, fail_to_read_on_the_last_rank, (1, 2, 1), folder, "emos", target)
-    assert errors == ["message 3 cannot be read"] * 2
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_write_error_on_the_first_rank_is_raised_on_all(folder, tmp_path):
-    errors = run_on_ranks(2, correct_on_rank, (1, 1, 2), folder, "emos", tmp_path)
-    assert errors == [f"{tmp_path} is a folder; name a file to write"] * 2
 
 
 def test_a_mesh_with_data_parallelism_is_an_error(folder, tmp_path):

@@ -1,20 +1,15 @@
 """The option `device`, the settings of a GPU, and copies in a stream of their own; GPUs are doubles."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import standin_device
 import torch
-from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.dataset import batches
-from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.task import Task
 from models import device as device_module
 from models.correction.single_process import SingleProcess
-from models.corrector import Corrector
 from models.device import choose_device, copy_batch
 
 
@@ -73,81 +68,34 @@ def test_an_impossible_device_is_an_error(option, mesh, count, message, gpus):
         choose_device(option, mesh)
 
 
-class Field:
-    """A double of a tensor, which notes in which stream it is copied."""
-
-    def __init__(self, log, name):
-        self.log, self.name = log, name
-
-    def to(self, device, non_blocking=False):
-        self.log.append(f"{self.name} copied to {device} in {self.log.stream}" + " and waits" * (not non_blocking))
-        return self
-
-    def record_stream(self, stream):
-        self.log.append(f"{self.name} used in {stream}")
-
-
-class Log(list):
-    stream = "main"
-
-
-class InStream:
-    """A double of `torch.cuda.stream`."""
-
-    def __init__(self, log, stream):
-        self.log, self.stream = log, stream
-
-    def __enter__(self):
-        self.log.stream = self.stream
-
-    def __exit__(self, *exception):
-        self.log.stream = "main"
-
-
 def test_a_batch_is_copied_in_a_stream_that_later_kernels_wait_for(monkeypatch):
-    log = Log()
+    log, current = [], ["main"]
+
+    class Field:
+        """A double of a tensor, which notes in which stream it is copied."""
+
+        def __init__(self, name):
+            self.name = name
+
+        def to(self, device, non_blocking=False):
+            log.append(f"{self.name} copied to {device} in {current[-1]}" + " and waits" * (not non_blocking))
+            return self
+
+        def record_stream(self, stream):
+            log.append(f"{self.name} used in {stream.name}")
+
+    @contextmanager
+    def inside(stream):
+        current.append(stream)
+        yield
+        current.pop()
+
+    main = SimpleNamespace(name="main", wait_stream=lambda stream: log.append(f"main waits for {stream}"))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: InStream(log, stream))
-
-    class Main:
-        def wait_stream(self, stream):
-            log.append(f"main waits for {stream}")
-
-        def __str__(self):
-            return "main"
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Main())
+    monkeypatch.setattr(torch.cuda, "stream", inside)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     device_module._copy_stream.cache_clear()
-    copy_batch(Sample(*(Field(log, name) for name in Sample._fields)), "cuda:1")
+    copy_batch(Sample(*map(Field, Sample._fields)), "cuda:1")
     device_module._copy_stream.cache_clear()
     assert log[:6] == [f"{name} copied to cuda:1 in a stream of cuda:1" for name in Sample._fields]
     assert log[6:] == ["main waits for a stream of cuda:1", *(f"{name} used in main" for name in Sample._fields)]
-
-
-def forecasts_on_standin(rank, toy):
-    """Forecasts of correctors on the stand-in, and those of the CPU."""
-    standin_device.install()
-    task, grid, found = Task("toy", ["2t", "msl"], ["2t"], [24, 48]), Grid.regular(9, 16), {}
-    for name, spec in {
-        "emos": {"_target_": "models.statistical.emos.EMOS"},
-        "unet": {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1},
-    }.items():
-        data = toy(task, grid, 60)
-        corrector = Corrector(task, grid, spec, data.static)
-        corrector.fit(data)
-        corrector.eval()
-        batch = next(iter(batches(data, 3)))
-        with torch.no_grad():
-            on_cpu = corrector(batch)
-            moved = corrector.to(standin_device.NAME)(copy_batch(batch, standin_device.NAME))
-            levels = torch.tensor([0.1, 0.5, 0.9])
-            here = moved.quantile(levels.to(standin_device.NAME))
-            found[name] = moved.mean.device.type, here.cpu().numpy(), on_cpu.quantile(levels).numpy()
-    return found
-
-
-def test_forecasts_on_another_device_are_those_of_the_cpu(toy):
-    (found,) = run_on_ranks(1, forecasts_on_standin, toy, fresh=True)
-    for name, (kind, here, on_cpu) in found.items():
-        assert kind == "standin", name
-        assert (here == on_cpu).all(), name

@@ -19,7 +19,6 @@ from models.layers.loss_term import loss_terms
 from models.parallel.mesh import Mesh
 from training.datamodule import open_training_data
 from training.network_training import compile_model
-from training.trainer_options import TrainerOptions
 
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1, "dropout": 0.2}
 LENET = {"_target_": "models.networks.lenet.LeNet", "width": 2, "hidden": 4, "dropout": 0.2}
@@ -34,7 +33,13 @@ MORE = {
     "windows": SPECS["transformer"] | {"attention_window": 2, "cell_embedding": 2},
     "mlp from emos": SPECS["mlp"] | {"baseline": {}},
 }
-ALL = {name: spec | {key: SMALL[key] for key in SMALL if key in spec} for name, spec in (SPECS | MORE).items()}
+LIKE = ("blend_unet", "bqn", "smoe_unet", "transformer", "unet")
+"""Networks whose layers are in others of the list."""
+ALL = {
+    name: spec | {key: SMALL[key] for key in SMALL if key in spec}
+    for name, spec in (SPECS | MORE).items()
+    if name not in LIKE and any(True for _ in build_model(spec, needed_task(spec, TASK), GRID).parameters())
+}
 
 
 def one_step(toy, network, compiled):
@@ -65,14 +70,9 @@ def passes(model, forward, sample):
     with masks_for(sample):
         found = forward(sample)
     loss = found.crps(sample.target).mean() + loss_terms(model) / len(sample.target)
-    weights = list(model.parameters())
-    gradients = torch.autograd.grad(loss, weights, allow_unused=True) if weights else []
-    return [
-        found.mean.detach(),
-        found.std.detach(),
-        loss.detach(),
-        *(torch.zeros(()) if g is None else g for g in gradients),
-    ]
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    numbers = [found.mean.detach(), found.std.detach(), loss.detach(), *gradients]
+    return [torch.zeros(()) if number is None else number for number in numbers]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -86,15 +86,13 @@ def test_every_network_is_compiled_as_one_graph(name, toy):
     torch._dynamo.reset()
     compiled = torch.compile(model.forward, fullgraph=True, backend="eager")
     data = toy(task, GRID, 4, 3)
-    for count in (4, 3) if name in ("unet", "mlp") else (4,):
+    for count in (4, 3) if name == "mlp" else (4,):
         sample = cast(next(iter(batches(data, count))), torch.float64)
         sample = sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
         before = copy.deepcopy(model.state_dict())
         expected = passes(model, model, sample)
         model.load_state_dict(before)
         for ours, theirs in zip(passes(model, compiled, sample), expected, strict=True):
-            assert torch.equal(ours.isnan(), theirs.isnan()), "a climatology without a fit forecasts NaN"
-            ours, theirs = ours.nan_to_num(), theirs.nan_to_num()
             assert float((ours - theirs).abs().max()) <= 1e-11 * max(float(theirs.abs().max()), 1e-3)
 
 
@@ -107,10 +105,18 @@ def test_a_missing_compiler_is_one_error_line(monkeypatch):
         compile_model(torch.nn.Linear(1, 1), CPU, Mesh.single(), sharded=False)
 
 
-@pytest.mark.parametrize(("mesh", "sharded"), [(Mesh(bands=2), False), (Mesh(data=2), True)], ids=["tiles", "parts"])
-def test_compiling_on_tiles_or_sharded_is_refused(mesh, sharded):
-    with pytest.raises(InputError, match=r"trainer\.compile=true may change the order of messages"):
-        compile_model(torch.nn.Linear(1, 1), CPU, mesh, sharded)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mesh": Mesh(bands=2)}, r"trainer\.compile=true may change the order of messages"),
+        ({"mesh": Mesh(data=2), "sharded": True}, r"trainer\.compile=true may change the order of messages"),
+        ({"graphs": True}, r"trainer\.cuda_graphs=true needs a GPU, .* set cuda_graphs=false"),
+    ],
+    ids=["tiles", "parts", "graphs on a CPU"],
+)
+def test_what_cannot_be_compiled_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        compile_model(torch.nn.Linear(1, 1), CPU, **{"mesh": Mesh.single(), "sharded": False} | options)
 
 
 @pytest.mark.parametrize(("graphs", "mode"), [(False, None), (True, "reduce-overhead")])
@@ -121,25 +127,3 @@ def test_cuda_graphs_are_a_mode_of_the_compiler(graphs, mode, monkeypatch):
     monkeypatch.setattr(model, "compile", lambda mode: modes.append(mode))
     compile_model(model, torch.device("cuda"), Mesh.single(), sharded=False, graphs=graphs)
     assert modes == [mode]
-
-
-def test_cuda_graphs_on_a_cpu_are_refused():
-    with pytest.raises(InputError, match=r"trainer\.cuda_graphs=true needs a GPU, .* set cuda_graphs=false"):
-        compile_model(torch.nn.Linear(1, 1), CPU, Mesh.single(), sharded=False, graphs=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, r"set trainer\.compile=true too"),
-        ({"compile": True, "accumulate_grad_batches": 2}, "and trainer.accumulate_grad_batches exclude each other"),
-    ],
-)
-def test_cuda_graphs_with_options_that_they_cannot_serve_are_refused(options, message):
-    with pytest.raises(InputError, match=rf"trainer\.cuda_graphs .*{message}"):
-        TrainerOptions(cuda_graphs=True, **options)
-
-
-def test_compile_with_activation_checkpointing_is_refused():
-    with pytest.raises(InputError, match=r"trainer\.compile and trainer\.activation_checkpointing exclude each other"):
-        TrainerOptions(compile=True, activation_checkpointing=True)

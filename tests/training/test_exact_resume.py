@@ -1,5 +1,6 @@
 """A resumed run equals an uninterrupted one bit for bit: on meshes of more than two ranks, and in TensorBoard."""
 
+import math
 import random
 
 import numpy as np
@@ -10,7 +11,7 @@ from pytorch_lightning.callbacks import LearningRateMonitor
 from ranks import run_on_ranks
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
-from training_parts import module
+from training_parts import NET, KilledError, killed_at, module, train_run
 
 from data_pipeline.prefetch.budget import Budget
 from models.parallel.mesh import Mesh, arrange_mesh
@@ -18,33 +19,18 @@ from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.network_training import train_network
 
-DEEP = {"_target_": "models.networks.unet.UNet", "width": 16, "depth": 2, "dropout": 0.2}
+RUN = {
+    "spec": NET | {"width": 16, "depth": 2}, "count": 24, "epochs": 2, "checkpoint_minutes": 1e-9,
+    "dtype": torch.float32,
+}  # fmt: skip
 
 
-class KilledError(Exception):
-    """Simulates a killed process."""
-
-
-def train_on_rank(rank, shape, toy, folder, options, kill_at):
-    """Train until the end, or kill every rank at a step; return the weights."""
-    torch.set_num_threads(1)
-    mesh, original = arrange_mesh(*shape), CorrectionModule.training_step
-
-    def training_step(self, batch, index):
-        if self.global_step == kill_at:
-            raise KilledError
-        return original(self, batch, index)
-
-    CorrectionModule.training_step = training_step
-    options = {"spec": DEEP, "count": 24, "epochs": 2, "checkpoint_minutes": 1e-9} | options
-    net, train, val = module(toy, mesh, torch.float32, **options)
-    with open_training_data(train, val, Budget(), net.options, mesh) as data:
-        if kill_at is None:
-            train_network(net, data, folder)
-        else:
-            with pytest.raises(KilledError):
-                train_network(net, data, folder)
-    return {name: tensor.numpy() for name, tensor in net.state_dict().items()}
+def weights_on_rank(rank, shape, toy, folder, options):
+    """The weights of a whole run, and of one that is killed and resumed."""
+    mesh = arrange_mesh(*shape)
+    with killed_at(4):
+        train_run(mesh, toy, folder / "parts", **RUN, **options)
+    return [train_run(mesh, toy, folder / name, **RUN, **options)[1] for name in ("whole", "parts")]
 
 
 @pytest.mark.parametrize(
@@ -58,16 +44,9 @@ def train_on_rank(rank, shape, toy, folder, options, kill_at):
     ids=str,
 )
 def test_a_run_resumed_on_the_same_mesh_is_the_same_run(shape, options, toy, tmp_path):
-    ranks = shape[0] * shape[1] * shape[2]
-
-    def run(folder, kill_at=None):
-        return run_on_ranks(ranks, train_on_rank, shape, toy, tmp_path / folder, options, kill_at)[0]
-
-    expected = run("whole")
-    run("parts", 4)
-    found = run("parts")
-    for name, weights in expected.items():
-        np.testing.assert_array_equal(found[name], weights, err_msg=name)
+    whole, parts = run_on_ranks(math.prod(shape), weights_on_rank, shape, toy, tmp_path, options)[0]
+    for name, weights in whole.items():
+        np.testing.assert_array_equal(parts[name], weights, err_msg=name)
     assert (tmp_path / "parts/metrics.csv").read_text() == (tmp_path / "whole/metrics.csv").read_text()
 
 

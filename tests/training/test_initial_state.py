@@ -95,13 +95,10 @@ def test_weights_of_another_kind_or_other_data_are_refused(stages, options, sent
     assert not (stages / "runs/refused/config.yaml").exists()
 
 
-def test_a_missing_file_is_named():
+def test_a_missing_file_and_another_grid_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"there is no corrector none.safetensors; train it first"):
         hash_corrector_files({"initial_weights": "none.safetensors"})
     assert hash_corrector_files({"initial_weights": None, "members": 5}) == {"members": 5}
-
-
-def test_another_grid_is_refused(tmp_path):
     spec, static = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1}, torch.rand(3, *GRID.shape)
     Corrector(TASK, GRID, spec, static).save(tmp_path / "a")
     other = Grid.regular(11, 14)

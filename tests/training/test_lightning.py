@@ -1,4 +1,4 @@
-"""Features of Lightning can be set by name; a test shows why each replaced feature is replaced."""
+"""Features of Lightning can be set by name; which flags of its Trainer belong to this project."""
 
 import ast
 import inspect
@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EMAWeightAveraging
 from pytorch_lightning.strategies import DDPStrategy
-from ranks import run_on_ranks
 from tested_device import accelerator
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
-from training_parts import GRID, TASK, module
+from training_parts import GRID, TASK, module, train_run
 
 import training
 from data_pipeline.common import interruption
@@ -26,9 +22,8 @@ from training import checkpoints
 from training.checkpoints import Checkpoints
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
-from training.network_training import make_trainer, set_matmul_precision, train_network, validation_crps
+from training.network_training import make_trainer, set_matmul_precision, train_network
 from training.trainer_options import OWNED, TrainerOptions
-from training.weight_average import WeightAverage
 
 FREE = {
     "min_epochs", "min_steps", "max_time", "limit_train_batches", "log_every_n_steps", "enable_progress_bar",
@@ -92,17 +87,14 @@ class Counting(pl.Callback):
         type(self).seen += 1
 
 
-def train_run(toy, folder, **options):
-    net, train, val = module(toy, Mesh.single(), torch.float32, MLP, **options)
-    with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
-        train_network(net, data, folder)
-        return net, validation_crps(net, data.val_batches)
+def run(toy, folder, **options):
+    return train_run(Mesh.single(), toy, folder, torch.float32, spec=MLP, **options)
 
 
 def test_callbacks_loggers_profiler_and_flags_reach_the_run(toy, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "of_a_user", __import__("types").SimpleNamespace(Counting=Counting))
     monkeypatch.setattr(Counting, "seen", 0)
-    train_run(
+    run(
         toy, tmp_path, epochs=2,
         callbacks=[{"_target_": "of_a_user.Counting", "at_least": 3}],
         loggers=[{"_target_": "pytorch_lightning.loggers.CSVLogger", "name": "curves"}],
@@ -136,7 +128,7 @@ def test_errors_of_lightning_are_one_error_line(tmp_path):
 def test_an_unknown_metric_is_named(toy, tmp_path):
     spec = {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "monitor": "val_los"}
     with pytest.raises(InputError, match=r"scheduler\.monitor: there is no metric 'val_los'; there is .*val_loss"):
-        train_run(toy, tmp_path, epochs=1, scheduler=spec)
+        run(toy, tmp_path, epochs=1, scheduler=spec)
 
 
 def test_accumulated_batches_make_one_step(toy, tmp_path):
@@ -181,24 +173,6 @@ def test_cudnn_benchmark_reaches_the_trainer(benchmark, tmp_path, monkeypatch):
     assert torch.backends.cudnn.benchmark == benchmark
 
 
-def test_the_final_validation_runs_on_the_given_device(toy):
-    """On the device `meta`: network, batches and sums must all be moved there."""
-    net, train, val = module(toy, Mesh.single(), torch.float32, MLP)
-    seen = []
-
-    class RecordingMesh:
-        ranks = 1
-
-        def sum(self, x):
-            seen.append(x.device.type)
-            return torch.tensor([3.0, 2.0])
-
-    with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
-        net.mesh = RecordingMesh()
-        assert validation_crps(net.eval(), data.val_batches, "meta") == 1.5
-    assert seen == ["meta"]
-
-
 # A stock Trainer.
 
 
@@ -228,54 +202,6 @@ def test_a_run_without_a_number_of_steps_is_refused(toy):
     trainer = pl.Trainer(max_epochs=-1, logger=False, enable_checkpointing=False, accelerator=accelerator())
     with pytest.raises(InputError, match="the number of steps is unknown; give the Trainer max_epochs"):
         trainer.fit(net, DataLoader(train, 8))
-
-
-# Weight averages of Lightning and of this project.
-
-
-def test_lightnings_average_is_equal_on_one_process(toy, tmp_path):
-    """Our average is shorter in the first steps, so both are compared from the same step."""
-    spec = {"_target_": "pytorch_lightning.callbacks.EMAWeightAveraging", "decay": 0.1}
-    scores = [
-        train_run(toy, tmp_path / name, epochs=3, **options)[1]
-        for name, options in (("ours", {"ema_decay": 0.1}), ("theirs", {"callbacks": [spec]}))
-    ]
-    # (1 + t)/(10 + t) is at least 0.1: both keep a tenth in every step. Lightning copies the weights of the first.
-    assert scores[0] == pytest.approx(scores[1], rel=0.02)
-
-
-def sharded_averages(rank):
-    """Average a sharded layer over a step in both ways; check ours by hand, and return Lightning's result."""
-    torch.manual_seed(0)
-    layer = torch.nn.Linear(4, 4)
-    net = pl.LightningModule()
-    net.layer = layer
-    begun = layer.weight.detach().clone()
-    theirs = EMAWeightAveraging(decay=0.1)
-    theirs.setup(None, net, "fit")
-    fully_shard(net.layer, mesh=init_device_mesh("cpu", (2,)))
-    ours = WeightAverage(0.1)
-
-    class Trainer:
-        global_step, accumulate_grad_batches, num_training_batches = 1, 1, 9
-
-    ours.on_fit_start(Trainer, net)
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.add_(1.0)
-    ours.on_train_batch_end(Trainer, net, None, None, 0)
-    found = ours.state_dict()["layer.weight"]
-    assert torch.allclose(found, begun + 0.9)
-    try:
-        theirs.on_train_batch_end(Trainer, net, None, None, 0)
-    except Exception as error:
-        return str(error)
-    return "averaged"
-
-
-def test_lightnings_average_does_not_support_sharded_weights():
-    """If this fails, Lightning supports them and `training.weight_average` can be removed."""
-    assert all("DTensor" in answer for answer in run_on_ranks(2, sharded_averages))
 
 
 # Queries between ranks.

@@ -2,24 +2,24 @@
 
 import csv
 import math
+import shutil
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from ranks import run_on_ranks
 from torch.utils.data import default_collate
-from training_parts import NET, SPECS, module
+from training_parts import NET, SPECS, killed_at, module
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.order import SampleOrder
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.local_steps import LocalSteps
 from training.network_training import train_network
-from training.trainer_options import TrainerOptions
 
 MOMENTUM, RATE, DECAY, EPOCHS = 0.9, 0.01, 0.8, 4
 SGD = {
@@ -28,47 +28,28 @@ SGD = {
     "weight_decay": 0.0, "gradient_clip": None, "ema_decay": DECAY, "epochs": EPOCHS,
 }  # fmt: skip
 """A plain optimizer, which the simulation repeats in three lines."""
-ADAM = {"ema_decay": DECAY, "epochs": EPOCHS, "spec": SPECS["routed"]}
-"""With dropout, clipping, AdamW and a network whose gates learn from a term of the loss."""
-LOCAL = {"local_steps": 2, "synchronous_fraction": 0.3}
-"""12 steps, 3 in each epoch: 4 synchronous, then local ones; averages after steps 6, 8, 9 (end of an epoch), 10, 12."""
+ADAM = {
+    "ema_decay": DECAY, "epochs": EPOCHS, "spec": SPECS["routed"], "local_steps": 2, "synchronous_fraction": 0.3,
+}  # fmt: skip
+"""With dropout, clipping, AdamW and a network whose gates learn from a term of the loss.
+
+12 steps, 3 in each epoch: 4 synchronous, then local ones; averages after steps 6, 8, 9 (end of an epoch), 10, 12.
+"""
 
 
-def train(rank, shape, toy, folder, options, killed_at=None):
-    """Train on a rank; return its sums of bytes, the losses and the last checkpoint."""
-    torch.set_num_threads(1)
-    mesh = arrange_mesh(*shape)
-    if killed_at is not None:
-        kill(killed_at)
-    averages = []
-    original = LocalSteps._average_weights
-    LocalSteps._average_weights = lambda self, net: (averages.append(0), original(self, net))
-    local = {name: options[name] for name in ("local_steps", "synchronous_fraction") if name in options}
-    options = {name: value for name, value in options.items() if name not in local}
-    net, train, val = module(toy, mesh, torch.float64, **options)
-    net.options = replace(net.options, mesh=list(shape), **local)
-    with open_training_data(train, val, Budget(), net.options, mesh) as data:
-        try:
-            train_network(net, data, folder)
-        except KilledError:
-            return None
+def train(mesh, toy, folder, kill_at=None, **options):
+    """Train on a rank; return the number of averages, the losses and the numbers of the last checkpoint."""
+    averages, original = [], LocalSteps._average_weights
+    local = {name: options.pop(name) for name in ("local_steps", "synchronous_fraction")}
+    net, train, val = module(toy, mesh, torch.float64, checkpoint_minutes=1e-9, **options)
+    net.options = replace(net.options, mesh=[mesh.data, mesh.bands, mesh.sectors, mesh.channels], **local)
+    with (
+        patch.object(LocalSteps, "_average_weights", lambda self, net: (averages.append(0), original(self, net))),
+        open_training_data(train, val, Budget(), net.options, mesh) as data,
+        killed_at(kill_at),
+    ):
+        train_network(net, data, folder)
     return len(averages), losses(folder), numbers(torch.load(folder / "checkpoints/last.ckpt", weights_only=True))
-
-
-class KilledError(Exception):
-    """Simulates a killed process."""
-
-
-def kill(step):
-    """Make the module of this process end before a step."""
-    original = CorrectionModule.on_train_batch_start
-
-    def start(self, batch, batch_idx):
-        if self.global_step == step:
-            raise KilledError
-        original(self, batch, batch_idx)
-
-    CorrectionModule.on_train_batch_start = start
 
 
 def losses(folder):
@@ -85,10 +66,6 @@ def numbers(checkpoint):
         **{f"{key} {number}": value.numpy() for number, state in optimizer.items() for key, value in state.items()
            if value is not None},
     }  # fmt: skip
-
-
-def on_mesh(shape, toy, folder, **options):
-    return run_on_ranks(math.prod(shape), train, shape, toy, folder, options)
 
 
 def assert_close(found, expected, tolerance):
@@ -141,15 +118,19 @@ def simulate(toy, data, interval, fraction, spec):
     }
 
 
+def plain_steps_on_rank(rank, data, options, toy, folder):
+    return train(arrange_mesh(data, 1), toy, folder, **options)
+
+
 @pytest.mark.parametrize(
     ("data", "interval", "fraction", "averages"),
-    [(2, 2, 0.3, 5), (2, 5, 0.0, 6), (3, 2, 0.5, 4)],
-    ids=["in the second epoch", "from the beginning", "three data ranks"],
+    [(2, 2, 0.3, 5), (3, 5, 0.0, 6)],
+    ids=["two data ranks, in the second epoch", "three data ranks, from the beginning"],
 )
 def test_local_steps_equal_a_simulation_by_hand(data, interval, fraction, averages, toy, tmp_path):
     spec = NET | {"dropout": 0.0}
     options = SGD | {"spec": spec, "local_steps": interval, "synchronous_fraction": fraction}
-    found = on_mesh((data, 1, 1), toy, tmp_path, **options)
+    found = run_on_ranks(data, plain_steps_on_rank, data, options, toy, tmp_path)
     expected_losses, expected = simulate(toy, data, interval, fraction, spec)
     assert [count for count, _, _ in found] == [averages] * data
     assert [row[0] for row in found[0][1]] == pytest.approx(expected_losses, rel=1e-12)
@@ -161,61 +142,39 @@ def test_local_steps_equal_a_simulation_by_hand(data, interval, fraction, averag
             assert all(torch.equal(state[key][name], value) for state in states[1:]), name
 
 
-@pytest.fixture(scope="module")
-def whole(toy, tmp_path_factory):
-    """An uninterrupted run on 2 data ranks with 2 tiles each."""
-    return on_mesh((2, 2, 1), toy, tmp_path_factory.mktemp("whole"), **ADAM, **LOCAL)
+def on_two_ranks(rank, toy, folder):
+    """A whole run; one that is killed between two averages, and after an average in the next epoch."""
+    with pytest.raises(InputError, match=r"trainer\.local_steps needs data ranks that do not depend"):
+        train(arrange_mesh(2, 1), toy, folder / "refused", **ADAM | {"spec": SPECS["ens10_unet"]})
+    mesh = arrange_mesh(2, 1)
+    for step in (7, 10):
+        train(mesh, toy, folder / "parts", step, **ADAM)
+        if rank == 0:
+            shutil.copytree(folder / "parts", folder / f"until {step}")
+    return train(mesh, toy, folder / "whole", **ADAM), train(mesh, toy, folder / "parts", **ADAM)
 
 
-def test_tiles_and_channels_do_not_change_local_steps(whole, toy, tmp_path):
-    ((_, expected, weights), _) = on_mesh((2, 1, 1), toy, tmp_path / "whole fields", **ADAM, **LOCAL)
-    for _, rows, state in [*whole, *on_mesh((2, 1, 1, 2), toy, tmp_path / "channels", **ADAM, **LOCAL)]:
-        np.testing.assert_allclose(rows, expected, rtol=1e-10)
-        assert_close(state, weights, 1e-9)
+def on_tiles(rank, toy, folder):
+    """A run on 2 data ranks with 2 tiles each, resumed with divided channels."""
+    train(arrange_mesh(2, 2), toy, folder, 7, **ADAM)
+    return train(arrange_mesh(2, 1, 1, 2), toy, folder, **ADAM)
 
 
-@pytest.mark.parametrize("after", [7, 10], ids=["between two averages", "after an average and in the next epoch"])
-def test_local_steps_resume_exactly(after, whole, toy, tmp_path):
-    killed = ADAM | LOCAL | {"checkpoint_minutes": 1e-9}
-    run_on_ranks(4, train, (2, 2, 1), toy, tmp_path, killed, after)
-    resumed = on_mesh((2, 2, 1), toy, tmp_path, **ADAM, **LOCAL)
-    assert resumed[0][1] == whole[0][1]
-    assert_close(resumed[0][2], whole[0][2], 0.0)
+def on_three_ranks(rank, toy, folder):
+    return train(arrange_mesh(3, 1), toy, folder, **ADAM)
 
 
-def test_local_steps_resume_on_another_number_of_data_ranks(toy, tmp_path):
-    options = ADAM | LOCAL | {"checkpoint_minutes": 1e-9}
-    run_on_ranks(2, train, (2, 1, 1), toy, tmp_path, options, 7)
-    kept = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)
-    states = kept["local_steps"]
-    assert len(states) == 2
+def test_local_steps_resume_exactly_on_any_mesh(toy, tmp_path):
+    for whole, parts in run_on_ranks(2, on_two_ranks, toy, tmp_path):
+        assert parts[1] == whole[1]
+        assert_close(parts[2], whole[2], 0.0)
+    for _, rows, state in run_on_ranks(4, on_tiles, toy, tmp_path / "tiles"):
+        np.testing.assert_allclose(rows, whole[1], rtol=1e-10)
+        assert_close(state, whole[2], 1e-9)
+    # Other data ranks begin at the mean.
+    kept = torch.load(tmp_path / "until 7/checkpoints/last.ckpt", weights_only=True)
+    first, second = (state["state_dict"] for state in kept["local_steps"])
     for name, weight in kept["state_dict"].items():
-        first, second = (state["state_dict"][name] for state in states)
-        torch.testing.assert_close(weight, (first + second) / 2)
-    assert any(
-        not torch.equal(states[0]["state_dict"][name], states[1]["state_dict"][name]) for name in kept["state_dict"]
-    )
-    found = on_mesh((3, 1, 1), toy, tmp_path, **ADAM, **LOCAL)
-    assert len(found[0][1]) == EPOCHS
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"local_steps": 0}, "trainer.local_steps must be"),
-        ({"synchronous_fraction": 0.5}, "trainer.synchronous_fraction is the part of a run before its local steps"),
-        ({"local_steps": 4}, r"trainer.mesh=\[1, 1\] has one"),
-        ({"local_steps": 4, "mesh": [2, 1], "sharded": True}, "trainer.local_steps and trainer.sharded exclude"),
-        ({"local_steps": 4, "mesh": [2, 1], "compression": "fp16"}, "trainer.local_steps and trainer.compression excl"),
-        ({"local_steps": 4, "mesh": [2, 1], "synchronous_fraction": 2}, "trainer.synchronous_fraction"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else str(value),
-)
-def test_options_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        TrainerOptions(**options)
-
-
-def test_batch_normalisation_is_refused(toy, tmp_path):
-    with pytest.raises(AssertionError, match=r"InputError: trainer\.local_steps needs data ranks that do not depend"):
-        on_mesh((2, 1, 1), toy, tmp_path, **ADAM | LOCAL | {"spec": SPECS["ens10_unet"]})
+        torch.testing.assert_close(weight, (first[name] + second[name]) / 2)
+    assert any(not torch.equal(first[name], second[name]) for name in kept["state_dict"])
+    assert all(len(rows) == EPOCHS for _, rows, _ in run_on_ranks(3, on_three_ranks, toy, tmp_path / "until 7"))

@@ -15,10 +15,9 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from models.parallel.mesh import Mesh
 from training.datamodule import open_training_data
-from training.loggers import check_logger, make_loggers
+from training.loggers import make_loggers
 from training.network_training import train_network
 from training.run_summary import RunSummary
-from training.trainer_options import TrainerOptions
 
 PACKAGES = {
     "mlflow/__init__.py": "def set_tracking_uri(uri): pass",
@@ -162,16 +161,6 @@ def test_names_and_specs_in_one_list(tmp_path):
     assert isinstance(first, TensorBoardLogger)
     assert isinstance(second, CSVLogger)
     assert Path(first.log_dir) == tmp_path / "tensorboard"
-
-
-def test_a_missing_package_is_one_error_line():
-    with pytest.raises(InputError, match=r"trainer\.loggers\[1\]=wandb needs the package wandb, which is not"):
-        TrainerOptions(loggers=["tensorboard", "wandb"])
-
-
-def test_an_unknown_name_is_one_error_line():
-    with pytest.raises(InputError, match=r"loggers\[0\] must be one of tensorboard, mlflow, wandb, got 'mlfow'"):
-        check_logger("trainer.loggers[0]", "mlfow")
 
 
 def test_the_figures_of_a_run_do_not_change_its_weights(toy, tmp_path):

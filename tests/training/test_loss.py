@@ -220,8 +220,7 @@ def climate(tmp_path, monkeypatch, **changes):
     return dataset
 
 
-@pytest.mark.parametrize("form", ["exact", "reference"])
-@pytest.mark.parametrize("task", [ONE, TWO], ids=["one target", "two"])
+@pytest.mark.parametrize(("form", "task"), [("exact", ONE), ("reference", TWO)], ids=["one target", "two"])
 def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_path, monkeypatch):
     values = climate(tmp_path, monkeypatch).climate.values
     batch, made = normalised_sample(task)
@@ -288,8 +287,7 @@ def test_a_start_day_without_climate_is_named(tmp_path, monkeypatch):
     assert not found[0].isnan().any()
 
 
-@pytest.mark.parametrize("form", ["exact", "reference"])
-@pytest.mark.parametrize("members", [1, 2, 10])
+@pytest.mark.parametrize(("form", "members"), [("exact", 1), ("exact", 10), ("reference", 2), ("reference", 10)])
 def test_the_index_in_torch_equals_numpy(form, members):
     """Members that equal a quantile, missing members and missing quantiles among them."""
     forecasts = (4 * draw(1, 3, members, 5, 7)).round() / 4

@@ -1,10 +1,12 @@
 """Micro-batches: a batch that is computed in parts gives the loss and the gradients of the whole batch."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 from ranks import run_on_ranks
-from training_parts import SPECS, TASK, module
+from training_parts import SPECS, TASK, assert_same_run, module, train_run
 
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
@@ -14,7 +16,6 @@ from training import network_training
 from training.activation_checkpointing import checkpoint_activations
 from training.datamodule import open_training_data
 from training.layer_coupling import find_coupled_layer
-from training.network_training import train_network, validation_crps
 
 COUPLED = ("ens10_unet", "deep_weather")
 """Networks with batch normalisation."""
@@ -27,9 +28,9 @@ TRAINED = [
 """Models that are trained by gradient descent."""
 
 
-def one_step(mesh, toy, name, micro_batch, recompute=False, **options):
+def one_step(mesh, toy, name, micro_batch, recompute=False):
     """Loss, sums, and gradients of the first batch, summed over ranks."""
-    net, train, val = module(toy, mesh, torch.float64, SPECS[name], **options)
+    net, train, val = module(toy, mesh, torch.float64, SPECS[name])
     net.train()
     net.micro_batch = micro_batch
     if recompute:
@@ -37,11 +38,10 @@ def one_step(mesh, toy, name, micro_batch, recompute=False, **options):
     with open_training_data(train, val, Budget(), net.options, mesh) as data:
         torch.manual_seed(1)
         found = net.training_step(next(iter(data.train_batches)), 0)
+    found["loss"].backward()
+    assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
     numbers = [mesh.sum(found["loss"]) / mesh.ranks, found["sums"]]
-    if found["loss"].requires_grad:
-        found["loss"].backward()
-        assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
-        numbers += [mesh.sum(p.grad) / mesh.ranks for p in net.parameters() if p.requires_grad]
+    numbers += [mesh.sum(p.grad) / mesh.ranks for p in net.parameters() if p.requires_grad]
     return [number.detach().numpy() for number in numbers]
 
 
@@ -53,9 +53,7 @@ def assert_close(found, expected, name=""):
 @pytest.mark.parametrize("name", [name for name in TRAINED if name not in COUPLED])
 def test_loss_and_gradients_of_every_model_are_those_of_the_whole_batch(name, toy):
     """Every third forecast lacks truth in some cells, so the micro-batches have unequal weights."""
-    expected = one_step(Mesh.single(), toy, name, None)
-    for micro_batch in (1, 3):
-        assert_close(one_step(Mesh.single(), toy, name, micro_batch), expected, name)
+    assert_close(one_step(Mesh.single(), toy, name, 3), one_step(Mesh.single(), toy, name, None), name)
 
 
 def test_a_batch_is_divided_evenly(toy):
@@ -73,84 +71,47 @@ def test_recomputed_activations_have_the_same_masks_in_micro_batches(toy):
     assert_close(one_step(Mesh.single(), toy, "unet", 3, recompute=True), expected)
 
 
-def steps_on_rank(rank, shape, toy, names, micro_batch):
-    mesh = arrange_mesh(*shape)
-    return {name: one_step(mesh, toy, name, micro_batch) for name in names}
+def steps_on_rank(rank, toy, names):
+    meshes = arrange_mesh(3, 1), arrange_mesh(1, 3)
+    return [(name, one_step(mesh, toy, name, 2)) for mesh in meshes for name in names]
 
 
-@pytest.mark.parametrize(("shape", "micro_batch"), [((3, 1, 1), 2), ((2, 1, 2), 1)], ids=str)
-def test_gradients_on_a_mesh_are_those_of_one_process(shape, micro_batch, toy):
+def test_gradients_on_a_mesh_are_those_of_one_process(toy):
     """On three data ranks with 3, 3 and 2 forecasts, the last one has one micro-batch, the others have two."""
-    names = ["unet", "routed", "transformer"]
-    expected = {name: one_step(Mesh.single(), toy, name, None) for name in names}
-    for found in run_on_ranks(shape[0] * shape[1] * shape[2], steps_on_rank, shape, toy, names, micro_batch):
-        for name in names:
-            assert_close(found[name], expected[name], name)
+    alone = {name: one_step(Mesh.single(), toy, name, None) for name in ("routed", "transformer")}
+    for found in run_on_ranks(3, steps_on_rank, toy, list(alone)):
+        for name, numbers in found:
+            assert_close(numbers, alone[name], name)
 
 
 # A whole run.
 
+RUN = {"spec": SPECS["routed"], "epochs": 3, "accumulate_grad_batches": 2, "gradient_clip": 0.01, "ema_decay": 0.8}
 
-def train_run(mesh, toy, folder, micro_batch, epochs=3, **options):
+
+def run_in_parts(mesh, toy, folder, micro_batch, **options):
     """Train like the verb, with micro-batches of a given size."""
-    net, train, val = module(toy, mesh, torch.float64, epochs=epochs, **options)
-    plan = network_training.plan_memory
-    network_training.plan_memory = lambda *_: micro_batch
-    try:
-        with open_training_data(train, val, Budget(), net.options, mesh) as data:
-            train_network(net, data, folder)
-            final = validation_crps(net.eval(), data.val_batches)
-    finally:
-        network_training.plan_memory = plan
-    rows = [[float(x) for x in line.split(",")] for line in (folder / "metrics.csv").read_text().splitlines()[1:]]
-    return rows, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, final
+    with patch.object(network_training, "plan_memory", lambda *_: micro_batch):
+        return train_run(mesh, toy, folder, **RUN, **options)
 
 
-def train_on_rank(rank, shape, toy, folder, micro_batch, options):
-    torch.set_num_threads(1)
-    return train_run(arrange_mesh(*shape), toy, folder, micro_batch, **options)
+def runs_on_rank(rank, toy, folder):
+    return run_in_parts(arrange_mesh(3, 1), toy, folder, 2, sharded=True)
 
 
-def assert_same_run(found, expected, tolerance=1e-10):
-    for ours, theirs in zip(found[0], expected[0], strict=True):
-        assert ours == pytest.approx(theirs, rel=tolerance)
-    assert found[2] == pytest.approx(expected[2], rel=tolerance)
-    for name, weights in expected[1].items():
-        assert np.abs(found[1][name] - weights).max() <= tolerance * np.abs(weights).max(), name
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"accumulate_grad_batches": 2, "gradient_clip": 0.01, "ema_decay": 0.8}, {"spec": SPECS["routed"]}],
-    ids=["plain", "accumulated, clipped and averaged", "routed"],
-)
-def test_a_run_in_micro_batches_equals_a_run_in_whole_batches(options, toy, tmp_path):
-    expected = train_run(Mesh.single(), toy, tmp_path / "whole", None, **options)
-    assert_same_run(train_run(Mesh.single(), toy, tmp_path / "parts", 3, **options), expected)
-
-
-@pytest.mark.parametrize(
-    ("shape", "options"),
-    [
-        ((2, 1, 1), {"accumulate_grad_batches": 2, "gradient_clip": 0.01}),
-        ((1, 2, 1), {"activation_checkpointing": True}),
-        ((3, 1, 1), {"sharded": True, "spec": SPECS["routed"], "accumulate_grad_batches": 2}),
-    ],
-    ids=["data ranks", "tiles", "sharded"],
-)
-def test_a_run_in_micro_batches_on_a_mesh_equals_one_process(shape, options, toy, tmp_path):
+def test_a_run_in_micro_batches_equals_a_run_in_whole_batches(toy, tmp_path):
     """The last batch of an epoch has one forecast: some ranks have none, and with sharding the same number of parts."""
-    alone = {name: value for name, value in options.items() if name not in ("sharded", "activation_checkpointing")}
-    expected = train_run(Mesh.single(), toy, tmp_path / "whole", None, **alone)
-    for found in run_on_ranks(max(shape[0], shape[1]), train_on_rank, shape, toy, tmp_path / "parts", 2, options):
+    expected = run_in_parts(Mesh.single(), toy, tmp_path / "whole", None)
+    assert_same_run(run_in_parts(Mesh.single(), toy, tmp_path / "parts", 3), expected)
+    for found in run_on_ranks(3, runs_on_rank, toy, tmp_path / "ranks"):
         assert_same_run(found, expected)
 
 
 # Layers that mix the forecasts of a batch.
 
 
-def coupled_layer(toy, name, **options):
-    net, train, _ = module(toy, Mesh.single(), torch.float32, SPECS[name] | options)
+def coupled_layer(toy, name):
+    net, train, _ = module(toy, Mesh.single(), torch.float32, SPECS[name])
     net.train()
     before = {key: value.clone() for key, value in net.state_dict().items()}
     state = torch.random.get_rng_state()

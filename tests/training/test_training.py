@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tested_device import accelerator
+from training_parts import killed_at
 
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
@@ -100,15 +101,7 @@ def whole(toy, tmp_path_factory):
     return net, folder
 
 
-class KilledError(Exception):
-    """Simulates a killed process."""
-
-
-def kill(self, *arguments):
-    raise KilledError
-
-
-def kill_at(step, act):
+def before_step(step, act):
     """Return a training step that calls `act` before step number `step` of the run."""
     original = CorrectionModule.training_step
 
@@ -120,22 +113,16 @@ def kill_at(step, act):
     return training_step
 
 
-@pytest.mark.parametrize("step", [5, 12, 13, 15, 23], ids=lambda step: f"epoch {step // 4}, batch {step % 4}")
-@pytest.mark.parametrize(
-    ("minutes", "budget"),
-    [(1e-9, Budget(threads=3)), (10.0, Budget(memory_bytes=0, staging_bytes=40_000))],
-    ids=["saved at every step", "saved at every epoch"],
-)
-def test_a_killed_and_resumed_run_is_the_same_run(whole, toy, tmp_path, monkeypatch, step, minutes, budget):
+@pytest.mark.parametrize("step", [5, 12, 15, 23], ids=lambda step: f"epoch {step // 4}, batch {step % 4}")
+def test_a_killed_and_resumed_run_is_the_same_run(whole, toy, tmp_path, step):
     (tmp_path / "whole").symlink_to(whole[1] / "whole")
-    val = toy(TASK, GRID, 8, seed=5)
-    with monkeypatch.context() as patch:
-        patch.setattr(CorrectionModule, "training_step", kill_at(step, kill))
-        net, train = module(toy, checkpoint_minutes=minutes)
-        with pytest.raises(KilledError):
-            run(net, train, val, tmp_path / "parts", budget)
+    val, every_step = toy(TASK, GRID, 8, seed=5), step % 2 == 1
+    budget = Budget(threads=3) if every_step else Budget(memory_bytes=0, staging_bytes=40_000)
+    net, train = module(toy, checkpoint_minutes=1e-9 if every_step else 10.0)
+    with killed_at(step):
+        run(net, train, val, tmp_path / "parts", budget)
     saved = torch.load(tmp_path / "parts/checkpoints/last.ckpt", weights_only=True)
-    assert saved["global_step"] == (step if minutes < 1 else step - step % 4)
+    assert saved["global_step"] == (step if every_step else step - step % 4)
     again, _ = module(toy)
     run(again, train, val, tmp_path / "parts", budget)
     assert_same_run(again, whole[0], tmp_path)
@@ -144,40 +131,38 @@ def test_a_killed_and_resumed_run_is_the_same_run(whole, toy, tmp_path, monkeypa
 @pytest.mark.parametrize(
     "options",
     [
-        {"ema_decay": 0.8}, {"ema_decay": 0.8, "spec": BATCH_NORM, "epochs": 2, "activation_checkpointing": True},
-        {"scheduler": COSINE}, {"scheduler": CONSTANT, "gradient_clip": None}, {"scheduler": PLATEAU, "ema_decay": 0.5},
-        {"precision": "bf16-mixed"}, {"accumulate_grad_batches": 3, "ema_decay": 0.5},
-        {"optimizer": {"_target_": "torch.optim.SGD", "momentum": 0.9}},
-        {"callbacks": [EMA]}, {"scheduler": {"_target_": f"{TORCH}.StepLR", "step_size": 2, "interval": "epoch"}},
+        {"ema_decay": 0.8, "spec": BATCH_NORM, "epochs": 2, "activation_checkpointing": True},
+        {"scheduler": COSINE, "precision": "bf16-mixed"}, {"scheduler": PLATEAU, "ema_decay": 0.5},
+        {"accumulate_grad_batches": 3, "ema_decay": 0.5},
+        {"optimizer": {"_target_": "torch.optim.SGD", "momentum": 0.9}, "scheduler": CONSTANT, "gradient_clip": None},
+        {"callbacks": [EMA], "scheduler": {"_target_": f"{TORCH}.StepLR", "step_size": 2, "interval": "epoch"}},
     ],
     ids=str,
 )  # fmt: skip
 def test_a_resumed_run_with_any_option_is_the_same_run(toy, tmp_path, monkeypatch, options):
     # Some options do not improve in so few epochs; without an initial loss, the weights of an epoch are kept.
     monkeypatch.setattr(Checkpoints, "on_validation_end", lambda *arguments: None)
+    options = {"epochs": 3} | options
     val, (ours, train) = toy(TASK, GRID, 8, seed=5), module(toy, **options)
     run(ours, train, val, tmp_path / "whole")
-    step = -(-4 // ours.options.accumulate_grad_batches) * ours.options.epochs - 6
-    for minutes in (1e-9, 10.0):
-        with monkeypatch.context() as patch:
-            patch.setattr(CorrectionModule, "training_step", kill_at(step, kill))
-            net, _ = module(toy, checkpoint_minutes=minutes, **options)
-            with pytest.raises(KilledError):
-                run(net, train, val, tmp_path / "parts")
-        # Steps after the last checkpoint are repeated.
-        step += 1
+    steps = -(-4 // ours.options.accumulate_grad_batches) * ours.options.epochs
+    # Steps after the last checkpoint are repeated.
+    for step, minutes in ((steps - 3, 1e-9), (steps - 2, 10.0)):
+        net, _ = module(toy, checkpoint_minutes=minutes, **options)
+        with killed_at(step):
+            run(net, train, val, tmp_path / "parts")
     again, _ = module(toy, **options)
     run(again, train, val, tmp_path / "parts")
     assert_same_run(again, ours, tmp_path)
 
 
-@pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda number: number.name)
-def test_a_signal_stops_after_the_step_and_the_run_resumes(whole, toy, tmp_path, monkeypatch, number):
+def test_a_signal_stops_after_the_step_and_the_run_resumes(whole, toy, tmp_path, monkeypatch):
     (tmp_path / "whole").symlink_to(whole[1] / "whole")
     val = toy(TASK, GRID, 8, seed=5)
     handlers = [signal.getsignal(each) for each in interruption.SIGNALS]
     with monkeypatch.context() as patch:
-        patch.setattr(CorrectionModule, "training_step", kill_at(9, lambda self: os.kill(os.getpid(), number)))
+        act = before_step(9, lambda self: os.kill(os.getpid(), signal.SIGTERM))
+        patch.setattr(CorrectionModule, "training_step", act)
         net, train = module(toy)
         with pytest.raises(InterruptedRunError, match=r"interrupted in epoch 3; run the same command again"):
             run(net, train, val, tmp_path / "parts")
@@ -208,29 +193,17 @@ def test_a_signal_interrupts_validation(whole, toy, tmp_path, monkeypatch):
     assert seen == [0, 0, 8]
 
 
-@pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda number: number.name)
-def test_a_signal_in_the_first_step_does_not_wait_for_it(toy, tmp_path, monkeypatch, number):
+@pytest.mark.parametrize("signals", [[(0, signal.SIGHUP)], [(2, signal.SIGINT)] * 2], ids=["first step", "twice"])
+def test_a_signal_in_the_first_step_and_a_second_one_do_not_wait_for_the_step(toy, tmp_path, monkeypatch, signals):
     """The first step may compile for minutes, and there is nothing to save."""
 
     def signalled(self):
-        os.kill(os.getpid(), number)
+        for _, number in signals:
+            os.kill(os.getpid(), number)
+            time.sleep(interruption.ONE_SIGNAL)
         raise AssertionError("the step went on")
 
-    monkeypatch.setattr(CorrectionModule, "training_step", kill_at(0, signalled))
-    net, train = module(toy)
-    with pytest.raises(InterruptedRunError):
-        run(net, train, toy(TASK, GRID, 8), tmp_path)
-    assert not (tmp_path / "checkpoints").exists()
-
-
-def test_the_second_signal_interrupts_at_once(toy, tmp_path, monkeypatch):
-    def twice(self):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(interruption.ONE_SIGNAL)
-        os.kill(os.getpid(), signal.SIGINT)
-        raise AssertionError("the step went on")
-
-    monkeypatch.setattr(CorrectionModule, "training_step", kill_at(2, twice))
+    monkeypatch.setattr(CorrectionModule, "training_step", before_step(signals[0][0], signalled))
     net, train = module(toy)
     with pytest.raises(InterruptedRunError):
         run(net, train, toy(TASK, GRID, 8), tmp_path)
@@ -382,38 +355,27 @@ def test_the_average_of_the_weights_is_validated_and_saved(toy, tmp_path, monkey
     assert score_now == pytest.approx(min(float(row[3]) for row in rows[1:]), rel=1e-6)
 
 
-def test_metrics_show_the_learning_rate_and_a_plateau_lowers_it(toy, tmp_path):
-    net, train = module(toy, epochs=12, scheduler=PLATEAU, patience=12)
-    net.options = replace(net.options, learning_rate=0.3)
-    run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
-    rows = [[float(x) for x in row.split(",")] for row in (tmp_path / "metrics.csv").read_text().splitlines()[1:]]
-    best, rate = math.inf, 0.3
-    for _, _, _, score_now, found in rows:
-        assert found == pytest.approx(rate, rel=1e-12)
-        rate *= 1 if score_now < best else 0.5
-        best = min(best, score_now)
-    assert rows[-1][4] < 0.3
-
-
-def test_a_plateau_that_ends_with_an_epoch_is_in_its_checkpoint(toy, tmp_path, monkeypatch):
+def test_a_plateau_lowers_the_learning_rate_and_is_in_the_checkpoint_of_its_epoch(toy, tmp_path):
     """Each run is killed in the first step of an epoch and resumed from the end of the previous epoch."""
     val = toy(TASK, GRID, 8, seed=5)
-    options = {"epochs": 7, "scheduler": PLATEAU, "patience": 7}
 
     def fast():
-        net, train = module(toy, **options)
+        net, train = module(toy, epochs=6, scheduler=PLATEAU, patience=6)
         net.options = replace(net.options, learning_rate=0.3)
         return net, train
 
     ours, train = fast()
     run(ours, train, val, tmp_path / "whole")
-    rates = [row.split(",")[4] for row in (tmp_path / "whole/metrics.csv").read_text().splitlines()[1:]]
-    assert len(set(rates)) > 2
-    for epoch in range(1, 7):
-        with monkeypatch.context() as patch:
-            patch.setattr(CorrectionModule, "training_step", kill_at(4 * epoch, kill))
-            with pytest.raises(KilledError):
-                run(fast()[0], train, val, tmp_path / "parts")
+    rows = [[float(x) for x in row.split(",")] for row in (tmp_path / "whole/metrics.csv").read_text().splitlines()[1:]]
+    best, rate = math.inf, 0.3
+    for _, _, _, score_now, found in rows:
+        assert found == pytest.approx(rate, rel=1e-12)
+        rate *= 1 if score_now < best else 0.5
+        best = min(best, score_now)
+    assert len({row[4] for row in rows}) > 2
+    for epoch in (2, 3, 5):
+        with killed_at(4 * epoch):
+            run(fast()[0], train, val, tmp_path / "parts")
     again, _ = fast()
     run(again, train, val, tmp_path / "parts")
     assert_same_run(again, ours, tmp_path)
@@ -437,17 +399,6 @@ def test_gradients_are_clipped_or_not(toy, tmp_path, monkeypatch, clip):
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
     assert len(norms) == 4
     assert all((norm <= 1.001e-6) == (clip is not None) for norm in norms)
-
-
-def test_an_interrupt_is_resumable(toy, tmp_path, monkeypatch):
-    net, train = module(toy)
-
-    def interrupt(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(CorrectionModule, "on_train_start", interrupt)
-    with pytest.raises(InterruptedRunError, match="run the same command again"):
-        run(net, train, toy(TASK, GRID, 8), tmp_path)
 
 
 def test_missing_truth_has_no_weight_and_no_gradient():
@@ -502,43 +453,9 @@ def test_cells_have_the_weights_of_the_loss(toy, weighting):
     assert float(total / weight) == pytest.approx(expected, rel=0.02 if weighting == "area" else 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("epochs", 0),
-        ("epochs", "three"),
-        ("learning_rate", -1.0),
-        ("precision", "8"),
-        ("batch_size", True),
-        ("seed", -1),
-        ("weight_decay", 1.5),
-        ("accelerator", "tpu"),
-        ("checkpoint_minutes", 0),
-        ("gradient_clip", 0),
-        ("ema_decay", 1.0),
-        ("compile", 1),
-        ("activation_checkpointing", "yes"),
-    ],
-)
-def test_a_wrong_option_is_named_with_its_value(option, value):
-    with pytest.raises(InputError, match=rf"trainer.{option} must be .*, got {value!r}"):
-        TrainerOptions(**{option: value})
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_missing_accelerator_is_named(toy, tmp_path):
     net, train = module(toy)
     net.options = replace(net.options, accelerator="gpu")
     with pytest.raises(InputError, match=r"trainer\.accelerator=gpu .* is not available here"):
         run(net, train, train, tmp_path)
-
-
-def test_bfloat16_learns_nearly_as_well(toy, tmp_path):
-    val = toy(TASK, GRID, 16, seed=5)
-    found = {}
-    for precision in ("32-true", "bf16-mixed"):
-        net, train = module(toy, epochs=8, precision=precision)
-        run(net, train, val, tmp_path / precision)
-        found[precision] = score_of(net.eval(), val)
-    assert found["bf16-mixed"] != found["32-true"]
-    assert found["bf16-mixed"] == pytest.approx(found["32-true"], rel=0.03)

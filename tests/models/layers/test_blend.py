@@ -6,7 +6,6 @@ import torch
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from models.layers.convolution import Conv2d
 from models.layers.mixture import Mixing, SpatialBlend
 from models.layers.padding import pad
 
@@ -40,22 +39,6 @@ def test_each_cell_gets_the_weighted_mean_of_experts(gate, options):
         np.testing.assert_allclose(
             y[b, :, i, j], (weights[:, None] * outputs.numpy()).sum(0) / weights.sum(), rtol=1e-12
         )
-
-
-def test_equal_experts_are_one_convolution():
-    layer, one, x = blend("latent"), Conv2d(GRID, INPUTS, OUTPUTS).double(), field()
-    with torch.no_grad():
-        layer.experts.weight.copy_(one.weight.repeat(E, 1, 1, 1))
-        layer.experts.bias.copy_(one.bias.repeat(E))
-    torch.testing.assert_close(layer(x), one(x), rtol=0, atol=1e-12)
-
-
-def test_a_gate_of_one_expert_gives_that_expert():
-    layer, x = blend("latent"), field()
-    with torch.no_grad():
-        layer.gate.weight.zero_()[2] = 1e3
-    third = layer.experts(x)[:, 2 * OUTPUTS : 3 * OUTPUTS]
-    assert torch.equal(layer(x), third)
 
 
 def test_derivatives_are_those_of_finite_differences():

@@ -51,24 +51,13 @@ def test_nothing_is_dropped_in_evaluation():
 
 
 @pytest.mark.parametrize("channels", [False, True])
-@pytest.mark.parametrize(("bands", "sectors"), [(2, 2), (3, 5)])
-def test_tiles_are_parts_of_one_mask(channels, bands, sectors):
+def test_tiles_are_parts_of_one_mask(channels):
     x = torch.ones(2, 3, *GRID.shape)
     whole = drop_twice(Dropout(GRID, 0.5, channels), [3, 4], x)
-    for rank in range(bands * sectors):
-        domain = Domain.split(GRID, bands, sectors, rank)
+    for rank in range(15):
+        domain = Domain.split(GRID, 3, 5, rank)
         tile = drop_twice(Dropout(domain, 0.5, channels), [3, 4], domain.cut(x))
         assert all(torch.equal(domain.cut(a), b) for a, b in zip(whole, tile, strict=True))
-
-
-def test_masks_of_a_step_follow_the_seed():
-    layer, x, masks = Dropout(GRID, 0.5, channels=True), torch.ones(2, 64, *GRID.shape), []
-    for seed in (1, 2, 1):
-        torch.manual_seed(seed)
-        with masks_for(batch([3, 4])):
-            masks.append(layer(x))
-    assert torch.equal(masks[0], masks[2])
-    assert not torch.equal(masks[0], masks[1])
 
 
 def test_same_masks_repeats_masks_from_the_time_of_the_call():
@@ -128,8 +117,8 @@ def test_hashes_equal_those_of_python_integers():
 
 @pytest.fixture(scope="module")
 def numbers():
-    """Numbers of masks, 0 to 65,535: (layer, forecast, channel, row, column), 8.3 million."""
-    layer, found = Dropout(Grid.regular(91, 180), 0.5), []
+    """Numbers of masks, 0 to 65,535: (layer, forecast, channel, row, column), 2.1 million."""
+    layer, found = Dropout(Grid.regular(46, 90), 0.5), []
     torch.manual_seed(11)
     with masks_for(batch([0, 86_400, 7 * 86_400, 365 * 86_400])):
         for _ in range(4):
@@ -147,18 +136,6 @@ def normalised_chi_square(counts):
     return (chi_square - (len(counts) - 1)) / (2 * (len(counts) - 1)) ** 0.5
 
 
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
-def test_a_mask_has_its_share(numbers, share):
-    count = numbers.numel()
-    drop_twice = float((numbers < share * 65536).sum())
-    assert abs(drop_twice - share * count) < 4 * (count * share * (1 - share)) ** 0.5 + count / 65536
-
-
-def test_all_numbers_are_equally_frequent(numbers):
-    for part in (numbers, numbers[..., ::2], numbers[..., 1::2]):
-        assert abs(normalised_chi_square(np.bincount(part.flatten().numpy(), minlength=65536))) < 4
-
-
 @pytest.mark.parametrize("axis", NEIGHBOURS.values(), ids=NEIGHBOURS)
 def test_neighbours_are_independent(numbers, axis):
     u = (numbers.float() - 32767.5) / 65536
@@ -169,14 +146,6 @@ def test_neighbours_are_independent(numbers, axis):
     one, other = (numbers.narrow(axis, first, numbers.shape[axis] - 1) for first in (0, 1))
     for pairs in ((one >> 10) << 6 | (other >> 10), (one & 63) << 6 | (other & 63), (one >> 10) << 6 | (other & 63)):
         assert abs(normalised_chi_square(np.bincount(pairs.flatten().numpy(), minlength=4096))) < 4
-
-
-@pytest.mark.parametrize("block", [(1, 12), (12, 1), (3, 4)], ids=str)
-def test_all_patterns_of_twelve_cells_are_equally_frequent(numbers, block):
-    kept = (numbers >= 32768)[..., :84, :180]
-    cells = kept.unflatten(-2, (-1, block[0])).unflatten(-1, (-1, block[1])).transpose(-2, -3).flatten(-2)
-    patterns = (cells.int() << torch.arange(12)).sum(-1)
-    assert abs(normalised_chi_square(np.bincount(patterns.flatten().numpy(), minlength=4096))) < 4
 
 
 def test_whole_channels_are_dropped_independently():
@@ -190,8 +159,3 @@ def test_whole_channels_are_dropped_independently():
     for axis in range(3):
         one, other = (kept.narrow(axis, first, kept.shape[axis] - 1) - 0.75 for first in (0, 1))
         assert abs(float((one * other).mean())) < 4 * 0.1875 / one.numel() ** 0.5
-
-
-def test_no_two_rows_have_the_same_mask():
-    kept, _ = drop_twice(Dropout(GRID, 0.5), [3], torch.ones(1, 3, *GRID.shape))
-    assert len({tuple(row.flatten().tolist()) for row in kept[0].unbind(1)}) == len(GRID.latitudes)

@@ -27,17 +27,6 @@ def test_a_latent_gate_prefers_no_expert_before_training():
     assert weight.argmax(0).unique(return_counts=True)[1].tolist() == pytest.approx([5460] * 3, rel=0.03)
 
 
-def test_the_first_harmonics_are_the_axes_of_the_globe():
-    grid = Grid.regular(7, 12)
-    lat, lon = np.radians(grid.latitudes)[:, None], np.radians(grid.longitudes)[None, :]
-    found = fields(grid)
-    expected = [1 + 0 * lat * lon, np.cos(lat) * np.sin(lon), np.sin(lat) + 0 * lon, np.cos(lat) * np.cos(lon)]
-    for field, axis in zip(found, expected, strict=False):
-        ratio = abs(field).max() / abs(axis).max()
-        assert ratio == pytest.approx(1 if axis is expected[0] else 3**0.5)
-        np.testing.assert_allclose(abs(field), abs(axis) * ratio, atol=1e-12)
-
-
 def test_harmonics_have_the_signs_and_sizes_of_scipys():
     """Coefficients then have the meaning of scipy's."""
     grid = Grid.regular(7, 12)
@@ -48,15 +37,6 @@ def test_harmonics_have_the_signs_and_sizes_of_scipys():
             whole = np.sqrt(4 * np.pi) * sph_harm_y(degree, abs(order), colatitude, longitude)
             part = whole.real if order == 0 else np.sqrt(2) * (whole.imag if order < 0 else whole.real)
             np.testing.assert_allclose(next(found), part, rtol=0, atol=1e-12)
-
-
-def test_harmonics_are_orthonormal():
-    """Gaussian quadrature is exact for their products."""
-    nodes, weights = np.polynomial.legendre.leggauss(DEGREE + 1)
-    grid = Grid(tuple(np.degrees(np.arcsin(nodes))[::-1]), tuple(np.arange(12) * 30.0))
-    found = fields(grid)
-    product = np.einsum("ahw,bhw,h->ab", found, found, weights[::-1]) / 2 / 12
-    np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-12)
 
 
 def test_a_sphere_gate_does_not_depend_on_grid_and_tile():

@@ -3,22 +3,15 @@
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from layers import GRIDS
 
-from data_pipeline.grid import Grid
 from models.layers.convolution import input_intervals
 from models.layers.overlap import cell_count, rim
 from models.parallel.domain import Domain
 from models.parallel.halo import plan_halo
 
-GRIDS = {
-    "poles": Grid.regular(29, 50),
-    "half shifted": Grid(tuple(87.5 - 5.0 * k for k in range(36)), tuple(5.0 * k for k in range(72))),
-    "area": Grid(tuple(60.0 - 2.5 * k for k in range(19)), tuple(2.5 * k - 10 for k in range(22))),
-    "odd columns": Grid(tuple(90 - 7.5 * k for k in range(25)), tuple(k * 360 / 45 for k in range(45))),
-}
 
-
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     title=st.sampled_from(sorted(GRIDS)),
     bands=st.integers(1, 8),

@@ -32,9 +32,10 @@ def whole():
     return step_memory(Grid.regular(181, 360))
 
 
-@pytest.mark.parametrize(("bands", "sectors"), [(2, 1), (1, 2), (3, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize(("bands", "sectors"), [(3, 1), (2, 2)])
 def test_every_rank_needs_its_share_of_memory(bands, sectors, whole):
-    for rank in range(ranks := bands * sectors):
+    ranks = bands * sectors
+    for rank in (0, ranks // 2):
         for found, of_one in zip(step_memory(Grid.regular(181, 360), rank, bands, sectors), whole, strict=True):
             assert of_one / MORE / ranks < found < of_one * MORE / ranks
 

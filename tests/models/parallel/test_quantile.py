@@ -36,7 +36,7 @@ def on_tiles(rank, bands, sectors):
 
 
 def test_quantiles_on_tiles_equal_those_of_the_whole_globe():
-    for found, expected, sent in run_on_ranks(4, on_tiles, 2, 2):
+    for found, expected, sent in run_on_ranks(2, on_tiles, 2, 1):
         assert found == expected
         # Three rounds of counts of 4 bytes; from the second round on, for two values of each sample.
         assert sent == {"sum": len(SHARES) * 4 * 3 * (2048 + 2 * 2048 + 2 * 1024)}

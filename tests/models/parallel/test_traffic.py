@@ -15,14 +15,13 @@ from models.parallel.mesh import Mesh, arrange_mesh
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "scaling.md"
 SHAPES = {
-    "37 x 72": Grid.regular(37, 72),
-    "29 x 50": Grid.regular(29, 50),
-    "half shifted": Grid(tuple(87.5 - 5.0 * k for k in range(36)), tuple(5.0 * k for k in range(72))),
+    "odd rows": Grid.regular(25, 34),
+    "half shifted": Grid(tuple(85.5 - 9.0 * k for k in range(20)), tuple(9.0 * k for k in range(40))),
     "area": Grid(tuple(60.0 - 2.5 * k for k in range(25)), tuple(2.5 * k - 10 for k in range(30))),
 }
-MESHES = [(2, 2, 1), (1, 4, 1), (1, 2, 2), (1, 1, 4)]
+MESHES = [(2, 2, 1), (1, 4, 1), (1, 2, 2)]
 """Data, bands, sectors: the first is two samples, each in two bands."""
-CHANNEL_MESHES = [(1, 1, 1, 4), (1, 2, 1, 2), (1, 1, 2, 2), (2, 1, 1, 2)]
+CHANNEL_MESHES = [(1, 2, 1, 2), (1, 1, 2, 2), (2, 1, 1, 2)]
 """Data, bands, sectors, channels."""
 
 
@@ -60,21 +59,19 @@ def found_and_least(meshes, variants):
     return found, expected
 
 
-@pytest.mark.parametrize("meshes", [MESHES, [(1, 3, 1)]], ids=["4 ranks", "3 ranks"])
-def test_a_training_step_sends_only_the_bytes_that_are_needed(meshes):
+def test_a_training_step_sends_only_the_bytes_that_are_needed():
     variants = [(name, as_shipped, grid) for name, grid in SHAPES.items()]
-    found, expected = found_and_least(meshes, [*variants, ("group norm", with_group_norm, SHAPES["29 x 50"])])
+    found, expected = found_and_least(MESHES, [*variants, ("group norm", with_group_norm, SHAPES["odd rows"])])
     assert found == expected
-
-
-def test_a_training_step_with_a_channel_axis_sends_only_the_bytes_that_are_needed():
     found, expected = found_and_least(CHANNEL_MESHES, [("area", as_shipped, SHAPES["area"])])
     assert found == expected
 
 
 @pytest.mark.long
 def test_the_table_in_the_docs_equals_the_counts():
-    found, expected = found_and_least([*MESHES, *CHANNEL_MESHES[:2]], [("half a degree", as_shipped, HALF_DEGREE)])
+    found, expected = found_and_least(
+        [*MESHES, (1, 1, 4), (1, 1, 1, 4), (1, 2, 1, 2)], [("half a degree", as_shipped, HALF_DEGREE)]
+    )
     assert found == expected
     sent = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in found.items()}
     least = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in expected.items()}
