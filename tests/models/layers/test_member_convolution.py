@@ -6,7 +6,7 @@ import torch
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
 from models.layers.member_convolution import MemberConv2d
-from models.networks.trunk import ResidualBlock, Trunk
+from models.networks.trunk import Trunk
 
 GRID = Grid.regular(7, 12)
 B, M, OWN, SHARED = 2, 3, 4, 5
@@ -40,13 +40,6 @@ def compare(divided, whole, pair, together):
 def test_the_sum_of_two_convolutions_is_that_of_joined_maps(parity):
     divided = MemberConv2d(GRID, OWN + SHARED, 6, SHARED, parity).double()
     whole = Conv2d(GRID, OWN + SHARED, 6, parity=(*parity, *[1] * SHARED) if parity else ()).double()
-    compare(divided, whole, lambda layer, own, shared: layer(own, shared), lambda layer, x: layer(x))
-
-
-def test_a_block_has_the_values_of_joined_maps():
-    parity = *PARITY, *[1] * SHARED
-    divided = ResidualBlock(GRID, OWN + SHARED, 6, 0.0, parity=parity, shared=SHARED).double()
-    whole = ResidualBlock(GRID, OWN + SHARED, 6, 0.0, parity=parity).double()
     compare(divided, whole, lambda layer, own, shared: layer(own, shared), lambda layer, x: layer(x))
 
 

@@ -14,35 +14,46 @@ from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.layers.attention import WindowAttention
 from models.layers.convolution import Conv2d
 from models.layers.padding import pad
 from models.layers.resolution import Downsample, Upsample
+from models.networks.unet import UNet
 from models.parallel import exchange
 from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange, allsum, assemble
 from models.parallel.halo import plan_halo
 
+TASK = Task("toy", ["2t", "msl"], ["2t"], [24], ["lsm"])
 GRIDS = {
     "poles": Grid.regular(13, 16),
     "half shifted": Grid(tuple(80.0 - 20 * k for k in range(9)), tuple(30.0 * k for k in range(12))),
     "area": Grid(tuple(60.0 - 2.5 * k for k in range(11)), tuple(2.5 * k - 10 for k in range(14))),
+    "rows of half a degree": Grid.regular(361, 32),
 }
 
 
 @settings(max_examples=150)
 @given(
     name=st.sampled_from(sorted(GRIDS)),
-    bands=st.integers(1, 5),
+    bands=st.integers(1, 8),
     sectors=st.integers(1, 4),
+    levels=st.integers(0, 2),
     sides=st.tuples(*[st.integers(-2, 4)] * 4),
     zero=st.booleans(),
 )
-def test_plans_of_all_ranks_are_consistent(name, bands, sectors, sides, zero):
-    """Executing the plans of all ranks in one process gives each its window of the padded globe."""
-    grid = GRIDS[name]
+def test_plans_of_all_ranks_are_consistent(name, bands, sectors, levels, sides, zero):
+    """Executing the plans of all ranks in one process gives each its window of the padded globe.
+
+    The 361 rows of half a degree are 181 and 91 rows on the coarser levels of a U-Net.
+    """
+    ranks = [Domain.split(GRIDS[name], bands, sectors, rank) for rank in range(bands * sectors)]
+    for _ in range(levels if "half a degree" in name else 0):
+        ranks = [domain.coarsen() for domain in ranks]
+    grid = ranks[0].grid
     H, W = grid.shape
     north, south, west, east = sides
-    ranks = [Domain.split(grid, bands, sectors, rank) for rank in range(bands * sectors)]
     rows = tuple((a - north, b + south) for a, b in pairwise(ranks[0].row_cuts))
     columns = tuple((a - west, b + east) for a, b in pairwise(ranks[0].column_cuts))
     x = torch.arange(1.0, H * W + 1).reshape(H, W)
@@ -175,3 +186,24 @@ def test_wrong_splits_are_refused():
         Domain.split(grid, 4, 5).coarsen().coarsen()
     with pytest.raises(ValueError, match=r"rank 1 of 2 has a field of \(5, 16\) cells where its tile .* has \(7, 16\)"):
         Exchange(Domain.split(grid, 2, 1, 1), (((0, 6), (6, 13)), ((0, 16),)))(torch.zeros(1, 5, 16))
+
+
+@pytest.mark.parametrize(
+    ("build", "bands", "message"),
+    [
+        (
+            lambda domain: UNet(TASK, domain, width=1, depth=3), 5,
+            r"5 ranks cannot share the 4 rows of 4 x 8 points.*\(tiles end at \[1, 2, 2, 3, 4\]\); take fewer ranks",
+        ),
+        (lambda domain: WindowAttention(domain, 2, 1, 8), 3, "3 ranks cannot share the windows of 8 cells on 13; take"),
+        (lambda domain: Conv2d(domain, 1, 1, 31), 2, "beyond the opposite pole of 13 x 32 points"),
+    ],
+    ids=["thin tiles", "few windows", "beyond the opposite pole"],
+)  # fmt: skip
+def test_every_rank_refuses_a_mesh_with_one_message(build, bands, message):
+    messages = set()
+    for rank in range(bands):
+        with pytest.raises(InputError, match=message) as refused:
+            build(Domain.split(Grid.regular(13, 32), bands, 1, rank))
+        messages.add(str(refused.value))
+    assert len(messages) == 1
