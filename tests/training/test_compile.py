@@ -33,8 +33,8 @@ MORE = {
     "windows": SPECS["transformer"] | {"attention_window": 2, "cell_embedding": 2},
     "mlp from emos": SPECS["mlp"] | {"baseline": {}},
 }
-LIKE = ("blend_unet", "bqn", "smoe_unet", "transformer", "unet")
-"""Networks whose layers are in others of the list."""
+LIKE = ("smoe_unet", "transformer", "unet")
+"""Networks that are in `MORE` with options."""
 ALL = {
     name: spec | {key: SMALL[key] for key in SMALL if key in spec}
     for name, spec in (SPECS | MORE).items()

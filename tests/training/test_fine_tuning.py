@@ -103,36 +103,26 @@ def test_a_file_of_which_nothing_can_be_taken_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "spec", "sentence"),
     [
-        ({"inputs": (*TASK.inputs, Variable.parse("t@850"))}, r"\(t@850 only in this run\); give task.inputs"),
-        ({"inputs": TASK.targets}, r"has other channels \(msl only in the file\)"),
-        ({"inputs": TASK.inputs[::-1]}, r"has other channels \(in another order, 2t, msl\)"),
-        ({"formulas": (Formula.parse("gradient(msl)"),)}, r"gradient\(msl\) only in this run"),
-        ({"targets": (Variable.parse("msl"),)}, r"has other targets \(2t only in the file and msl only in this run\)"),
-        ({"static": ("lsm",)}, r"has other static fields \(lsm only in this run\); give data.static"),
-        ({"lead_times": (24, 48)}, r"was trained for 1 lead times and this run for 2"),
+        ({"inputs": (*TASK.inputs, Variable.parse("t@850"))}, UNET, "(t@850 only in this run); give task.inputs"),
+        ({"inputs": TASK.targets}, UNET, "has other channels (msl only in the file)"),
+        ({"inputs": TASK.inputs[::-1]}, UNET, "has other channels (in another order, 2t, msl)"),
+        ({"formulas": (Formula.parse("gradient(msl)"),)}, UNET, "gradient(msl) only in this run"),
+        ({"targets": (Variable.parse("msl"),)}, UNET, "has other targets (2t only in the file and msl only in"),
+        ({"static": ("lsm",)}, UNET, "has other static fields (lsm only in this run); give data.static"),
+        ({"lead_times": (24, 48)}, UNET, "was trained for 1 lead times and this run for 2"),
+        ({}, UNET | {"width": 8, "head": "logistic"}, "set model.width=4 model.head=normal, as in the file"),
+        ({}, UNET | {"baseline": "climate"}, "set model.baseline=null, as in the file"),
+        ({}, UNET | {"power": 0.5}, "set model.power=1, as in the file"),
+        ({}, SPECS["mlp"], "holds a models.networks.unet.UNet, and this run trains a models.networks.mlp.MLP"),
     ],
+    ids=lambda of: of if isinstance(of, str) else "",
 )  # fmt: skip
-def test_another_task_is_refused(changes, sentence, tmp_path):
-    path = file_of(tmp_path, drawn(UNET))
-    with pytest.raises(InputError, match=sentence):
-        PretrainedWeights(path, replace(TASK, **changes), UNET)
-
-
-@pytest.mark.parametrize(
-    ("spec", "sentence"),
-    [
-        (UNET | {"width": 8, "head": "logistic"}, "set model.width=4 model.head=normal, as in the file"),
-        (UNET | {"baseline": "climate"}, "set model.baseline=null, as in the file"),
-        (UNET | {"power": 0.5}, "set model.power=1, as in the file"),
-        (SPECS["mlp"], "holds a models.networks.unet.UNet, and this run trains a models.networks.mlp.MLP"),
-    ],
-)
-def test_another_model_is_refused(spec, sentence, tmp_path):
+def test_another_task_or_model_is_refused(changes, spec, sentence, tmp_path):
     path = file_of(tmp_path, drawn(UNET))
     with pytest.raises(InputError, match=re.escape(sentence)):
-        PretrainedWeights(path, TASK, spec)
+        PretrainedWeights(path, replace(TASK, **changes), spec)
 
 
 def test_options_of_the_training_may_differ_and_defaults_may_be_left_out(tmp_path):

@@ -17,15 +17,12 @@ from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
-from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.distribution import Normal
-from models.normalizer import Normalizer
 from training.checkpoints import Checkpoints
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
-from training.loss import CRPS, weighted_sum
+from training.loss import CRPS
 from training.network_training import train_network, validation_crps
 from training.trainer_options import TrainerOptions
 from training.weight_average import validated_weights
@@ -399,20 +396,6 @@ def test_gradients_are_clipped_or_not(toy, tmp_path, monkeypatch, clip):
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
     assert len(norms) == 4
     assert all((norm <= 1.001e-6) == (clip is not None) for norm in norms)
-
-
-def test_missing_truth_has_no_weight_and_no_gradient():
-    truth = torch.tensor([[[[1.0, float("nan")], [3.0, 4.0]]]])
-    area = torch.tensor([[0.5, 0.5], [1.5, 1.5]])
-    mu = torch.zeros(1, 1, 2, 2, requires_grad=True)
-    sample = Sample(*[torch.empty(0)] * 6)._replace(target=truth)
-    total, weight = weighted_sum(CRPS(), Normal(mu, torch.ones(1, 1, 2, 2)), sample, area, Normalizer(TASK, GRID))
-    loss = total / weight
-    loss.backward()
-    each = Normal(torch.zeros(3), torch.ones(3)).crps(torch.tensor([1.0, 3.0, 4.0]))
-    assert float(loss.detach()) == pytest.approx(float((each * torch.tensor([0.5, 1.5, 1.5])).sum() / 3.5))
-    assert mu.grad[0, 0, 0, 1] == 0
-    assert torch.isfinite(mu.grad).all()
 
 
 def mask_one_cell(data, value):

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from forks import Program
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
-from data_pipeline.grid import Grid
 from models.parallel import launch
 from models.parallel.mesh import _report_lost_ranks, join_mesh
 
@@ -257,14 +256,6 @@ def test_an_invalid_mesh_is_refused(shape):
         InputError, match=r"^mesh must be \[data, spatial\], .* or \[data, bands, sectors, channels\], each at least 1"
     ):
         join_mesh(shape).__enter__()
-
-
-def test_a_mesh_of_one_rank_needs_no_process_group():
-    with join_mesh([1, 1]) as mesh:
-        assert (mesh.ranks, mesh.first, mesh.everyone) == (1, True, "")
-        assert mesh.run_on_first(lambda: 7) == 7
-        assert mesh.gather("x") == ["x"]
-        assert mesh.domain(grid := Grid.regular(9, 12)).own_shape == grid.shape
 
 
 @pytest.mark.parametrize(
