@@ -1,5 +1,7 @@
 """Dropout: share, scale, independence, and masks that do not depend on tiles or device."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -72,11 +74,13 @@ def test_same_masks_repeats_masks_from_the_time_of_the_call():
         assert not torch.equal(layer(x), expected[0])
 
 
-def test_without_a_batch_masks_follow_the_seed():
+@pytest.mark.parametrize("known", [True, False], ids=["of a batch", "without a batch"])
+def test_masks_follow_the_seed(known):
     layer, x, masks = Dropout(GRID, 0.5), torch.ones(2, 3, *GRID.shape), []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
-        masks.append(layer(x))
+        with masks_for(batch([3, 4])) if known else nullcontext():
+            masks.append(layer(x))
     assert torch.equal(masks[0], masks[2])
     assert not torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0][0], masks[0][1])

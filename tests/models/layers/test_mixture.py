@@ -1,5 +1,7 @@
 """The mixture of experts against loops over cells and experts, finite differences, and the paper's rules by hand."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -154,6 +156,14 @@ def test_a_loss_without_routing_is_refused():
         layer()(field()).square().mean().backward()
 
 
+def test_there_is_no_routing_in_evaluation():
+    mixture, straight, x = layer().eval(), layer(routing=None), field()
+    mixture(x).sum().backward()
+    straight(x).sum().backward()
+    assert float(loss_terms(mixture)) == 0
+    torch.testing.assert_close(mixture.experts.weight.grad, straight.experts.weight.grad)
+
+
 def test_mixtures_work_in_half_precision():
     mixture = layer(scale_by_gate=True).float()
     with torch.autocast("cpu", torch.bfloat16):
@@ -162,6 +172,20 @@ def test_mixtures_work_in_half_precision():
     loss.backward()
     assert y.dtype is torch.bfloat16
     assert all(p.grad.dtype is torch.float32 and p.grad.isfinite().all() for p in mixture.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:.*donated buffer")
+def test_layers_can_be_compiled():
+    mixture = layer()
+    compiled = torch.compile(copy.deepcopy(mixture), backend="aot_eager", fullgraph=True)
+    gradients = []
+    for net in (mixture, compiled):
+        x = field().requires_grad_()
+        (net(x).square().mean() + loss_terms(net) / B).backward()
+        gradients.append([x.grad, *(parameter.grad for parameter in net.parameters())])
+    # The compiled layer pads by other operators, whose convolution adds in another order.
+    for own, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=1e-12 * float(other.abs().max()))
 
 
 @pytest.mark.parametrize(
