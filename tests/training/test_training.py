@@ -190,7 +190,7 @@ def test_a_signal_interrupts_validation(whole, toy, tmp_path, monkeypatch):
     assert seen == [0, 0, 8]
 
 
-@pytest.mark.parametrize("signals", [[(0, signal.SIGHUP)], [(2, signal.SIGINT)] * 2], ids=["first step", "twice"])
+@pytest.mark.parametrize("signals", [[(0, signal.SIGTERM)], [(2, signal.SIGINT)] * 2], ids=["first step", "twice"])
 def test_a_signal_in_the_first_step_and_a_second_one_do_not_wait_for_the_step(toy, tmp_path, monkeypatch, signals):
     """The first step may compile for minutes, and there is nothing to save."""
 
