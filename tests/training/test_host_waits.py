@@ -107,7 +107,7 @@ def train_on_standin(rank, toy, folder, **options):
 def test_a_step_in_lightning_never_waits_and_gives_the_numbers_of_the_cpu(toy, tmp_path):
     options = {"ema_decay": 0.9, "gradient_clip": 0.1, "weight_decay": 0.01, "checkpoint_minutes": 100.0}
     run = partial(train_on_standin, toy=toy, folder=tmp_path / "standin", **options)
-    ((weights, score, device, waits, places),) = run_on_ranks(1, run)
+    ((weights, score, device, waits, places),) = run_on_ranks(1, run, fresh=True)
     assert device == "standin:0"
     assert waits == {}, places
     expected, expected_score, *_ = train(toy, tmp_path / "cpu", **options)
@@ -174,7 +174,7 @@ def reads_on_standin():
 
 
 def test_no_step_of_any_model_or_loss_waits(toy):
-    ((found, (waits, error), (reads, free)),) = run_on_ranks(1, steps_on_standin, toy)
+    ((found, (waits, error), (reads, free)),) = run_on_ranks(1, steps_on_standin, toy, fresh=True)
     assert all(reads.values()), reads
     assert free == {}
     assert {name: places for name, (waits, places) in found.items() if waits} == {}

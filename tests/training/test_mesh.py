@@ -132,7 +132,7 @@ def run_until_signal(rank, toy, folder):
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(toy, tmp_path):
-    assert run_on_ranks(2, run_until_signal, toy, tmp_path) == [3, 3]
+    assert run_on_ranks(2, run_until_signal, toy, tmp_path, fresh=True) == [3, 3]
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
 
 
