@@ -25,18 +25,19 @@ Gap = tuple[str, int, int | None, int | None]
 
 
 def values(name: str) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return all forecasts and all analyses of a variable, in single precision."""
+    """Return all forecasts and all analyses of a variable, in single precision; amounts in two units."""
     random, levels = np.random.default_rng([*name.encode()]), {"level": list(LEVELS)} if name in ALOFT else {}
     outer = {"init_time": STARTS, "lead_time": list(LEADS), "number": list(NUMBERS), **levels}
     found = []
     for axes in (outer, {"time": TIMES, **levels}):
         coordinates = {**axes, **SPACE}
         field = random.normal(280, 5, [len(axis) for axis in coordinates.values()])
-        if name == "tp":
-            field = field.cumsum(1) if "lead_time" in axes else field
+        units = UNITS[name]
+        if name == "tp" and "lead_time" in axes:
+            field, units = 1000 * field.cumsum(1), "kg m-2"
         if name == "sst":  # land
             field[..., :, 5:] = np.nan
-        array = xr.DataArray(field.astype("f4"), coordinates, list(coordinates), attrs={"units": UNITS[name]})
+        array = xr.DataArray(field.astype("f4"), coordinates, list(coordinates), attrs={"units": units})
         found.append(array)
     return found[0], found[1]
 

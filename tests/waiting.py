@@ -6,7 +6,7 @@ import time
 
 def eventually(condition):
     """Wait until a condition holds; return whether it does."""
-    for _ in range(2000):
+    for _ in range(6000):
         if condition():
             return True
         time.sleep(0.01)

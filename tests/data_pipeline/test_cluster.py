@@ -57,10 +57,6 @@ def test_dask_computes_in_the_threads_of_the_block():
         assert set(blocks.compute().tolist()) == {mine}
 
 
-def test_results_come_in_the_order_of_the_items(local):
-    assert list(local.map(str, range(20))) == [str(k) for k in range(20)]
-
-
 def test_an_exception_of_a_worker_is_raised_unchanged(local):
     with pytest.raises(InputError, match=r"^7 is damaged$"):
         list(local.map(refuse, [7]))
@@ -110,13 +106,8 @@ def test_slurm_needs_sbatch(monkeypatch):
     [
         (Threads, {"workers": 0}, "cluster.workers must be a whole number from 1 to 4096, got 0"),
         (LocalProcesses, {"workers": "two"}, "cluster.workers must be a whole number"),
-        (LocalProcesses, {"threads": 0}, "cluster.threads must be a whole number"),
         (LocalProcesses, {"memory": "much"}, "cluster.memory must be a size such as 4GB, got 'much'"),
-        (Slurm, {"memory": -1}, "cluster.memory must be a size such as 4GB, got -1"),
-        (Slurm, {"cores": 0}, "cluster.cores must be a whole number"),
         (Slurm, {"walltime": "2h"}, "cluster.walltime must be hours:minutes:seconds, such as 02:00:00, got '2h'"),
-        (Slurm, {"walltime": 7200}, "cluster.walltime must be hours:minutes:seconds"),
-        (Slurm, {"jobs": 0}, "cluster.jobs must be a whole number"),
         (Slurm, {"directives": "--exclusive"}, "cluster.directives must be a list, got '--exclusive'"),
     ],
 )

@@ -2,13 +2,13 @@
 
 from itertools import product
 
-import eccodes
 import numpy as np
 import pytest
 from forecast_files import write_forecasts
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.forecast_file import ForecastFile
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
@@ -139,33 +139,35 @@ def refused(tmp_path, variables, further=None, task=TASK, **options):
 KELVIN = {"units": "K"}
 
 
-def test_what_is_no_forecast_is_refused(tmp_path):
-    mean = {"t2m_mean": ((), FIELDS, KELVIN)}
-    assert "has a mean, which is no forecast of any kind" in refused(tmp_path, mean)
-    assert "has a mean, which is no forecast of the kind quantiles" in refused(tmp_path, mean, kind="quantiles")
-    assert "has one member only" in refused(tmp_path, {"t2m": ((), FIELDS, KELVIN)})
-    half = {"t2m": (("quantile",), MEMBERS, KELVIN)}
-    limits = {"quantile": ("quantile", [0.0, 0.25, 0.5, 0.75, 1.0])}
-    assert "leave out the minimum and the maximum" in refused(tmp_path, half, limits)
-    assert "have no values" in refused(tmp_path, half)
-    both = {"t2m": (("number", "quantile"), MEMBERS[:, :, :, None].repeat(2, 3), KELVIN)}
-    assert "has members (number) and quantiles (quantile)" in refused(
-        tmp_path, both, {"quantile": ("quantile", [0.2, 0.8]), "number": ("number", range(5))}
-    )
-    one = {"t2m": (("quantile",), MEMBERS[:, :, :1], KELVIN)}
-    assert "has one quantile only" in refused(tmp_path, one, {"quantile": ("quantile", [0.5])})
+QUANTILES = {"t2m": (("quantile",), MEMBERS, KELVIN)}
+BOTH = {"t2m": (("number", "quantile"), MEMBERS[:, :, :, None].repeat(2, 3), KELVIN)}
 
 
-def test_other_leads_units_and_grids_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("variables", "further", "options", "sentence"),
+    [
+        ({"t2m_mean": ((), FIELDS, KELVIN)}, {}, {}, "has a mean, which is no forecast of any kind"),
+        ({"t2m_mean": ((), FIELDS, KELVIN)}, {}, {"kind": "quantiles"}, "no forecast of the kind quantiles"),
+        ({"t2m": ((), FIELDS, KELVIN)}, {}, {}, "has one member only"),
+        (QUANTILES, {"quantile": [0.0, 0.25, 0.5, 0.75, 1.0]}, {}, "leave out the minimum and the maximum"),
+        (QUANTILES, {}, {}, "have no values"),
+        (BOTH, {"quantile": [0.2, 0.8], "number": range(5)}, {}, "has members (number) and quantiles (quantile)"),
+        ({"t2m": (("quantile",), MEMBERS[:, :, :1], KELVIN)}, {"quantile": [0.5]}, {}, "has one quantile only"),
+        ({"tcc": (("number",), MEMBERS, {})}, {}, {}, "has no 2t"),
+    ],
+)
+def test_what_is_no_forecast_is_refused(tmp_path, variables, further, options, sentence):
+    coordinates = {name: (name, values) for name, values in further.items()}
+    assert sentence in refused(tmp_path, variables, coordinates, **options)
+
+
+def test_other_leads_and_grids_are_refused(tmp_path):
     members = {"t2m": (("number",), MEMBERS, KELVIN)}
     task = Task("t2m", ["2t"], ["2t"], [24, 72])
     assert "has no lead time 72 h; it has 24, 48 h" in refused(tmp_path, members, task=task)
-    assert "has no 2t" in refused(tmp_path, {"tcc": (("number",), MEMBERS, {})})
-    path = write_forecasts(tmp_path / "other.nc", STARTS, [24, 48], Grid.regular(4, 5), {
-        "t2m": (("number",), MEMBERS[..., :5], KELVIN)
-    })  # fmt: skip
+    other = {"t2m": (("number",), MEMBERS[..., :5], KELVIN)}
     with pytest.raises(InputError, match="the ensemble 4 x 6"):
-        opened(path)
+        opened(write_forecasts(tmp_path / "other.nc", STARTS, [24, 48], Grid.regular(4, 5), other))
 
 
 def test_intervals_of_amounts_are_compared(tmp_path):
@@ -196,7 +198,6 @@ def test_quantiles_of_amounts_are_not_added(tmp_path):
     [
         ({"path": "a.nc", "member": 3}, "forecasts.ngr has no option member; there is: path, kind, drawn,"),
         ({"kind": "members"}, "forecasts.ngr must be a path, a list of paths, or"),
-        ([], "forecasts.ngr must be a path"),
         ({"path": "a.nc", "kind": "normals"}, "forecasts.ngr.kind must be one of members, normal, quantiles"),
         ({"path": "a.nc", "drawn": "no"}, "forecasts.ngr.drawn must be true or false, got 'no'"),
         ({"path": "a.nc", "variable_names": "t2m"}, "forecasts.ngr.variable_names must be"),
@@ -225,26 +226,18 @@ def test_the_fingerprint_follows_contents_and_options_not_the_path(tmp_path):
 def test_ensemble_mean_and_spread_in_grib(tmp_path):
     """Messages with the product template of ensemble statistics; members in the same file are another kind."""
     path = tmp_path / "file.grib"
-    with path.open("wb") as file:
+    values = {"mean": FIELDS, "spread": FIELDS / 100} | {number: MEMBERS[:, :, number] for number in (1, 2, 3)}
+    messages = []
+    for kind, fields in values.items():
+        if kind in ("mean", "spread"):
+            keys = {"productDefinitionTemplateNumber": 2, "derivedForecast": 0 if kind == "mean" else 4}
+        else:
+            keys = {"productDefinitionTemplateNumber": 1, "perturbationNumber": kind}
         for start, lead in product(range(3), range(2)):
-            for kind in ("mean", "spread", 1, 2, 3):
-                handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
-                statistic = kind in ("mean", "spread")
-                keys = {
-                    "Ni": 6, "Nj": 4, "latitudeOfFirstGridPointInDegrees": 90, "latitudeOfLastGridPointInDegrees": -90,
-                    "longitudeOfFirstGridPointInDegrees": 0, "longitudeOfLastGridPointInDegrees": 300,
-                    "iDirectionIncrementInDegrees": 60, "jDirectionIncrementInDegrees": 60,
-                    "productDefinitionTemplateNumber": 2 if statistic else 1, "shortName": "2t",
-                    "dataDate": int(str(STARTS[start])[:10].replace("-", "")), "dataTime": 0,
-                    "step": (24, 48)[lead], "bitsPerValue": 24,
-                }  # fmt: skip
-                keys |= {"derivedForecast": 0 if kind == "mean" else 4} if statistic else {"perturbationNumber": kind}
-                for key, value in keys.items():
-                    eccodes.codes_set(handle, key, value)
-                values = {"mean": FIELDS, "spread": FIELDS / 100}.get(kind, MEMBERS[:, :, 0 if statistic else kind])
-                eccodes.codes_set_values(handle, values[start, lead].ravel())
-                eccodes.codes_write(handle, file)
-                eccodes.codes_release(handle)
+            encoder = Encoder(GRID, edition=2, bitsPerValue=24, shortName="2t", dataTime=0, **keys)
+            when = {"dataDate": int(str(STARTS[start])[:10].replace("-", "")), "step": (24, 48)[lead]}
+            messages.append(encoder.encode(fields[start, lead], **when))
+    path.write_bytes(b"".join(messages))
     with pytest.raises(InputError, match="the kinds members and normal; choose one with kind=members"):
         opened(path)
     found = opened(path, kind="normal").read([SECONDS[2]], [48])[:, 0, 0]

@@ -23,22 +23,20 @@ def test_weights_integrate_a_polynomial_of_the_sphere():
     assert (grid.weights * mu**2).mean() == pytest.approx(1 / 3, rel=1e-4)
 
 
-def test_a_global_grid_is_periodic_and_reaches_the_poles():
-    grid = Grid.regular(33, 64)
-    assert grid.periodic
-    assert (grid.across_pole(0), grid.across_pole(-1)) == (1, 1)
-
-
-def test_edge_rows_half_a_row_from_the_pole_mirror_themselves():
-    grid = Grid(tuple(np.arange(87.5, -90, -5)), tuple(np.arange(0, 360, 5.0)))
-    assert (grid.across_pole(0), grid.across_pole(-1)) == (0, 0)
-
-
-def test_a_limited_area_ends_at_its_edges():
-    grid = Grid((60.0, 55.0, 50.0), (-10.0, -5.0, 0.0, 5.0))
-    assert not grid.periodic
-    assert grid.across_pole(0) is None
-    assert grid.across_pole(-1) is None
+@pytest.mark.parametrize(
+    ("grid", "periodic", "across"),
+    [
+        (Grid.regular(33, 64), True, 1),
+        (Grid(tuple(np.arange(87.5, -90, -5)), tuple(np.arange(0, 360, 5.0))), True, 0),
+        (Grid((60.0, 55.0, 50.0), (-10.0, -5.0, 0.0, 5.0)), False, None),
+        (Points((0.0,) * 4, (0.0, 90.0, 180.0, 270.0)), False, None),
+    ],
+    ids=str,
+)
+def test_neighbours_across_the_meridian_and_the_poles(grid, periodic, across):
+    """A row at a pole is beside its neighbour there, a row half a step from it beside itself."""
+    assert grid.periodic == periodic
+    assert (grid.across_pole(0), grid.across_pole(-1)) == (across, across)
 
 
 def test_coarsening_keeps_the_poles_of_odd_grids():

@@ -1,175 +1,29 @@
 """The law of identity: other contents, another fingerprint; equal fingerprints, equal samples bit for bit.
 
-`WRITERS` has every format in its variants, the store and the arrays. A new format or data source without an entry fails
-the first tests.
+A new format or data source without an entry in `WRITERS` (`weather_files.py`) fails the last test.
 """
 
 import ast
 import os
 import shutil
-import zipfile
 from dataclasses import fields
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from weather_files import GRID, OUTER, TASK, WEATHER, WRITERS, write, write_grib
 
 from data_pipeline.archive import Archive
-from data_pipeline.array_source import ArraySource
 from data_pipeline.common import identity
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.reader_versions import COMMON_READERS, READER_VERSIONS
-from data_pipeline.grid import Grid
 from data_pipeline.store import Store
 from data_pipeline.synthetic.heat import Heat
-from data_pipeline.task import Task
-
-GRID = Grid.regular(17, 32)
-TASK = Task("toy", ["2t", "t@850"], ["2t"], [24], ["lsm"])
-STARTS = np.array(["2020-01-01", "2020-01-03", "2020-01-05"], "M8[ns]")
-OUTER = {"ensemble": ("init_time", "lead_time", "number"), "analysis": ("time",), "static": ()}
-"""The parts of an archive, and the outer dimensions of their fields."""
-
-
-def weather():
-    """Return the three parts as datasets, with the attributes of CF; all values differ."""
-    random = np.random.default_rng(0)
-    axes = {
-        "init_time": ("init_time", STARTS, {"standard_name": "forecast_reference_time"}),
-        "lead_time": ("lead_time", [24], {"standard_name": "forecast_period", "units": "hours"}),
-        "number": ("number", [0, 1], {"standard_name": "realization"}),
-        "time": ("time", STARTS + np.timedelta64(24, "h"), {"standard_name": "time"}),
-        "level": ("level", [850.0], {"standard_name": "air_pressure", "units": "hPa"}),
-        "latitude": ("latitude", np.array(GRID.latitudes), {"units": "degrees_north"}),
-        "longitude": ("longitude", np.array(GRID.longitudes), {"units": "degrees_east"}),
-    }
-    space, parts = ("latitude", "longitude"), {}
-    for part, outer in OUTER.items():
-        fields = {"lsm": space} if part == "static" else {"2t": (*outer, *space), "t": (*outer, "level", *space)}
-        own = {name: axes[name] for name in axes if name in {each for one in fields.values() for each in one}}
-        sizes = {name: len(values) for name, (_, values, _) in own.items()}
-        units = {"units": "1" if part == "static" else "K"}
-        parts[part] = xr.Dataset(
-            {
-                name: (dims, (280 + 5 * random.standard_normal([sizes[d] for d in dims])).astype("f4"), units)
-                for name, dims in fields.items()
-            },
-            own,
-        )
-    return parts
-
-
-WEATHER = weather()
-TYPES = {"surface": "surface", "air_pressure": "isobaricInhPa", "model_level_number": "hybrid"}
-"""GRIB's types of level by standard name."""
-
-
-def write_grib(path, part, data, edition=1):
-    """Write all fields with the local definition that says the member."""
-    local = {"setLocalDefinition": 1, "localDefinitionNumber": 26}
-    kind = {"ensemble": {"type": "pf", "stream": "enfo"}}.get(part, {"type": "an"}) | local
-    if edition == 2:
-        kind = {"productDefinitionTemplateNumber": 1} if part == "ensemble" else {}
-    encoder = Encoder(GRID, edition=edition, centre="ecmf", **kind)
-    messages = []
-    for name, array in data.data_vars.items():
-        for place in np.ndindex(*array.shape[:-2]):
-            at = array[place]
-            keys = {"shortName": name, "typeOfLevel": "surface", "dataDate": 20200101}
-            if "level" in at.coords:
-                keys |= {"typeOfLevel": TYPES[at.level.attrs["standard_name"]], "level": int(at.level)}
-            for axis in at.coords.keys() & {"init_time", "time"}:
-                keys["dataDate"] = int(str(at[axis].values.astype("M8[D]")).replace("-", ""))
-            if part == "ensemble":
-                keys |= {"endStep": int(at.lead_time), "perturbationNumber": int(at.number)}
-            messages.append(encoder.encode(at.values.astype(float), **keys))
-    path.write_bytes(b"".join(messages))
-
-
-def write_netcdf(path, part, data, **options):
-    """Write a file with chunks of one field each."""
-    encoding = {}
-    if options["format"] == "NETCDF4":
-        chunks = {name: (*(1,) * (array.ndim - 2), *GRID.shape) for name, array in data.data_vars.items()}
-        encoding = {name: {"chunksizes": sizes, "zlib": True} for name, sizes in chunks.items()}
-    data.to_netcdf(path, encoding=encoding, **options)
-
-
-def write_zarr(path, part, data, shards=False, plain=False, **options):
-    """Write a store with chunks of one field each, and shards of all fields of a variable."""
-    encoding = {}
-    for name, array in data.data_vars.items():
-        encoding[name] = {"chunks": (*(1,) * (array.ndim - 2), *GRID.shape)}
-        encoding[name] |= {"shards": array.shape} if shards else {}
-        encoding[name] |= {"compressors": None} if plain else {}
-    data.to_zarr(path, encoding=encoding, consolidated=options["zarr_format"] == 2, **options)
-
-
-def write_zip(path, part, data):
-    """Write a store, and put it into a zip file in place of the folder."""
-    write_zarr(folder := path.with_name(f"{path.name}.folder"), part, data, zarr_format=2)
-    with zipfile.ZipFile(path, "w") as file:
-        for each in sorted(folder.rglob("*")):
-            file.write(each, each.relative_to(folder))
-    shutil.rmtree(folder)
-
-
-def open_files(folder):
-    """Open the archive in a folder."""
-    return Archive(*([str(folder / part)] for part in OUTER))
-
-
-def open_urls(folder):
-    """Open the archive in a folder by URLs."""
-    return Archive(*([f"file://{folder / part}"] for part in OUTER))
-
-
-def open_store(folder):
-    """Make a store of the archive in a folder, or open it if it was made before."""
-    if (folder / "store").exists():
-        return Store(folder / "store")
-    return Store.write(open_files(folder), TASK, folder / "store")
-
-
-def open_arrays(folder):
-    """Open the files of a folder by xarray."""
-    parts = [xr.open_dataset(folder / part, engine="netcdf4").load() for part in OUTER]
-    return ArraySource(parts[0], parts[1], parts[2])
-
-
-NETCDF_4 = partial(write_netcdf, format="NETCDF4")
-WRITERS = {
-    "grib": (write_grib, open_files),
-    "grib edition 2": (partial(write_grib, edition=2), open_files),
-    "netcdf classic": (partial(write_netcdf, format="NETCDF3_64BIT"), open_files),
-    "netcdf 4": (NETCDF_4, open_files),
-    "zarr 2": (partial(write_zarr, zarr_format=2), open_files),
-    "zarr 2 plain": (partial(write_zarr, zarr_format=2, plain=True), open_files),
-    "zarr 3": (partial(write_zarr, zarr_format=3), open_files),
-    "zarr 3 shards": (partial(write_zarr, zarr_format=3, shards=True), open_files),
-    "zarr zip": (write_zip, open_files),
-    "zarr url": (partial(write_zarr, zarr_format=3, plain=True), open_urls),
-    "store": (NETCDF_4, open_store),
-    "arrays": (NETCDF_4, open_arrays),
-}
-"""Functions that write a part of an archive, and that open the three parts in a folder."""
-
-
-def write(name, folder, **changed):
-    """Write all parts, of which some may be `changed`, and return the source."""
-    folder.mkdir(exist_ok=True)
-    make, open_source = WRITERS[name]
-    for part, data in (WEATHER | changed).items():
-        make(folder / part, part, data)
-    return open_source(folder)
 
 
 def samples(source):

@@ -15,12 +15,3 @@ def test_values_equal_those_of_scipy(degree):
     theirs = sph_harm_y_all(degree, degree, np.radians(90 - latitudes), 0.0).real[:, : degree + 1]
     expected = np.sqrt(2 * np.pi) * theirs.transpose(1, 2, 0) * (-1.0) ** np.arange(degree + 1)[:, None, None]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
-def test_functions_of_one_order_are_orthonormal():
-    """By Gaussian quadrature, which is exact for their products."""
-    nodes, weights = np.polynomial.legendre.leggauss(31)
-    table = legendre(30, nodes, 1 - nodes**2)
-    for order in (0, 1, 17):
-        product = np.einsum("ha,hb,h->ab", table[order, :, order:], table[order, :, order:], weights)
-        np.testing.assert_allclose(product, np.eye(31 - order), atol=1e-12)

@@ -34,7 +34,6 @@ LEVELS = {
     "surface": ("surface", 0, {}),
 }
 """Text, GRIB's type and value, and the attributes of the coordinate of CF, which has the name of the type."""
-EQUIVALENTS = [("surface", 0, {}), ("heightAboveGround", 2, {"units": "m"}), ("heightAboveSea", 2, {"units": "m"})]
 
 
 def dataset_of(name, place, members, forecast, units="K"):
@@ -69,7 +68,7 @@ def write_netcdf(path, *of_data):
 
 
 def write_zarr(path, *of_data):
-    dataset_of(*of_data).to_zarr(path, zarr_format=2)
+    dataset_of(*of_data).to_zarr(path, zarr_format=2, write_empty_chunks=True)
 
 
 FORMATS = {"grib": write_grib, "nc": write_netcdf, "zarr": write_zarr}
@@ -100,7 +99,10 @@ def test_files_say_the_level_of_a_variable_without_one(tmp_path, ending, text):
     assert meaning.level == text
 
 
-@pytest.mark.parametrize("formats", product(FORMATS, FORMATS), ids="-".join)
+PAIRS = [("grib", "nc"), ("nc", "zarr"), ("zarr", "grib"), ("grib", "grib")]
+
+
+@pytest.mark.parametrize("formats", PAIRS, ids="-".join)
 @pytest.mark.parametrize(
     "levels", [("hybrid 137", "tropopause"), ("heightAboveGround 80", "heightAboveGround 100")], ids=["type", "value"]
 )
@@ -110,7 +112,7 @@ def test_ensemble_and_truth_on_two_levels_are_refused(tmp_path, formats, levels)
         opened(archive(tmp_path, one, other))
 
 
-@pytest.mark.parametrize("formats", product(FORMATS, FORMATS), ids="-".join)
+@pytest.mark.parametrize("formats", PAIRS, ids="-".join)
 def test_equivalent_encodings_are_accepted(tmp_path, formats):
     """`2t` says its height, however a file encodes it; `t` on one level in two formats is one variable."""
     places = ("surface", 0, {}), ("heightAboveGround", 2, {"units": "m"})
@@ -120,14 +122,13 @@ def test_equivalent_encodings_are_accepted(tmp_path, formats):
     assert opened(archive(tmp_path / "aloft", *same)).meanings[0].level == "hybrid 137"
 
 
-@pytest.mark.parametrize("endings", product(["nc", "zarr"], repeat=2), ids="-".join)
-def test_ensemble_and_truth_in_two_units_are_refused(tmp_path, endings):
-    paths = [tmp_path / f"{part}.{ending}" for part, ending in zip("et", endings, strict=True)]
-    for path, forecast, units in zip(paths, (True, False), ("kg m-3", "ug m-3"), strict=True):
-        found = dataset_of("smoke", None, (1,), forecast, units)
-        found.to_netcdf(path) if path.suffix == ".nc" else found.to_zarr(path, zarr_format=2)
+def test_ensemble_and_truth_in_two_units_are_refused(tmp_path):
+    dataset_of("smoke", None, (1,), True, "kg m-3").to_netcdf(tmp_path / "e.nc")
+    dataset_of("smoke", None, (1,), False, "ug m-3").to_zarr(
+        tmp_path / "t.zarr", zarr_format=2, write_empty_chunks=True
+    )
     with pytest.raises(InputError, match="smoke is in kg m-3 in the ensemble and in ug m-3 in the analysis"):
-        opened(Archive([str(paths[0])], [str(paths[1])]), "smoke")
+        opened(Archive([f"{tmp_path}/e.nc"], [f"{tmp_path}/t.zarr"]), "smoke")
 
 
 @pytest.mark.parametrize("ending", ["nc", "zarr"])
@@ -211,7 +212,7 @@ AMOUNTS = {"tp": ("accum", "sum", "m"), "mx2t": ("max", "maximum", "K"), "avg_sk
 """How GRIB and CF state a processing, and units."""
 
 
-def hourly(path, name, members, hours=6):
+def hourly(path, name, members, hours=2):
     """Write analyses of several members: a field over each hour, or an instantaneous one, in the path's format."""
     kind = AMOUNTS.get(name)
     if path.suffix == ".grib":
@@ -231,15 +232,15 @@ def hourly(path, name, members, hours=6):
     found["ends"] = ("time", "two"), np.stack([found.time - hour, found.time], 1)
     found.time.encoding["units"] = found.ends.encoding["units"] = "hours since 2020-01-01"
     found[name].attrs["cell_methods"] = f"time: {kind[1] if kind else 'point'}"
-    found.to_netcdf(path) if path.suffix == ".nc" else found.to_zarr(path, zarr_format=2)
+    found.to_netcdf(path) if path.suffix == ".nc" else found.to_zarr(path, zarr_format=2, write_empty_chunks=True)
     return str(path)
 
 
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("2t", "2t"), ("tp", "tp"), ("tp", "tp:6h"), ("mx2t", "2t:6h-maximum"), ("avg_skt", "avg_skt:6h")],
-    ids=["instantaneous", "hourly amount", "amount", "extreme", "mean"],
+    [("2t", "2t"), ("tp", "tp:2h"), ("mx2t", "2t:2h-maximum"), ("avg_skt", "avg_skt:2h")],
+    ids=["instantaneous", "amount", "extreme", "mean"],
 )
 def test_analyses_of_several_members_are_refused(tmp_path, ending, name, wanted):
     variable = Variable.parse(wanted)

@@ -53,11 +53,6 @@ def test_bounds_and_land_masks():
     assert not Variable("xyz").sea_only
 
 
-def test_titles_are_for_readers():
-    assert Variable("t", 850).title == "temperature"
-    assert Variable("vo").title == "vo"
-
-
 def test_processing_agrees_with_the_long_names_of_eccodes():
     words = {"Maximum": "maximum", "Minimum": "minimum", "Mean sea": "instant", "Mean": "mean"}
     for name, known in PARAMETERS.items():

@@ -13,19 +13,13 @@ from data_pipeline.points import Points, grid_of_json
 ALPS = Points((47.3, 52.5, 48.6), (11.4, 9.7, -0.1), (580.0, 55.0, 434.0), ("Innsbruck", "Hannover", "Dillingen"))
 
 
-def test_points_have_one_row_each_and_equal_weights():
-    assert ALPS.shape == (3, 1)
+def test_points_have_equal_weights_and_no_neighbours():
     np.testing.assert_array_equal(ALPS.weights, [1, 1, 1])
-    np.testing.assert_array_equal(ALPS.cell_latitudes, [[47.3], [52.5], [48.6]])
     np.testing.assert_array_equal(ALPS.cell_longitudes, [[11.4], [9.7], [-0.1]])
-
-
-def test_points_have_no_neighbours():
-    around = Points((0.0,) * 4, (0.0, 90.0, 180.0, 270.0))
-    assert not around.periodic
-    assert around.across_pole(0) is None
-    with pytest.raises(InputError, match=r"4 points, .* have no neighbours"):
-        around.coarsen()
+    with pytest.raises(InputError, match=r"3 stations, .* have no neighbours"):
+        ALPS.coarsen()
+    assert not ALPS.matches(Grid((50.0, 40.0), (8.0, 9.0)))
+    assert not Grid((50.0,), (8.0,)).matches(Points((50.0,), (8.0,)))
 
 
 def test_stations_match_by_id_and_points_without_ids_by_position():
@@ -37,24 +31,14 @@ def test_stations_match_by_id_and_points_without_ids_by_position():
     assert not ALPS.matches(Points(moved.latitudes, ALPS.longitudes))
 
 
-def test_points_never_match_a_grid():
-    grid, point = Grid((50.0,), (8.0,)), Points((50.0,), (8.0,))
-    assert not grid.matches(point)
-    assert not point.matches(grid)
-    assert grid != point
-
-
 def test_stations_are_found_by_their_ids():
     others = Points((52.5, 40.0, 47.3), (9.7, 0.0, 11.4), ids=("Hannover", "Madrid", "Innsbruck"))
     np.testing.assert_array_equal(ALPS.positions_in(others), [2, 0, -1])
 
 
-def test_a_station_that_moved_to_another_place_is_refused():
+def test_stations_elsewhere_and_other_points_without_ids_are_refused():
     with pytest.raises(InputError, match="a station of the same id more than 1° apart"):
         ALPS.positions_in(Points((47.3, 42.5), (11.4, 9.7), ids=("Innsbruck", "Hannover")))
-
-
-def test_other_points_without_ids_are_refused():
     with pytest.raises(InputError, match=r"2 points, .* without ids; .* cf_role"):
         ALPS.positions_in(Points((47.3, 52.5), (11.4, 9.7)))
 

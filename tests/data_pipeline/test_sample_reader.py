@@ -35,11 +35,7 @@ def test_memory_is_reused():
     "hold",
     [
         lambda array: array[1:],
-        lambda array: array[0].T.reshape(-1)[::2],
-        lambda array: array.view(np.uint8),
         lambda array: memoryview(array),
-        lambda array: torch.from_numpy(array),
-        lambda array: torch.from_numpy(array)[1, 2],
         lambda array: torch.from_numpy(array)[1].numpy()[1:],
         lambda array: torch.from_numpy(array[1])[None].expand(4, -1, -1),
     ],
@@ -55,19 +51,6 @@ def test_memory_with_a_view_is_not_reused(hold):
     assert len(buffers._free) == 2
 
 
-def test_at_most_max_free_buffers_are_kept():
-    buffers = Buffers(max_free=1)
-    arrays = [buffers.empty(SHAPE) for _ in range(4)]
-    del arrays
-    assert len(buffers._free) == 1
-
-
-def test_another_size_gets_new_memory():
-    buffers = Buffers()
-    buffers.empty(SHAPE)
-    assert buffers.empty((7, 2)).shape == (7, 2)
-
-
 def test_threads_never_share_memory():
     buffers = Buffers()
 
@@ -80,9 +63,10 @@ def test_threads_never_share_memory():
         assert all(pool.map(fill, range(2000)))
 
 
-def test_buffers_are_pickled_without_memory():
+def test_buffers_keep_few_arrays_and_are_pickled_without_them():
     buffers = Buffers(max_free=3)
-    buffers.empty(SHAPE)
-    assert len(buffers._free) == 1
+    arrays = [buffers.empty(SHAPE) for _ in range(5)]
+    del arrays
+    assert len(buffers._free) == 3
     other = pickle.loads(pickle.dumps(buffers))
     assert (other._max_free, len(other._free)) == (3, 0)

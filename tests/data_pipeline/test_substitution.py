@@ -9,10 +9,12 @@ import inspect
 import pickle
 import pkgutil
 from dataclasses import fields, replace
+from functools import partial
 from itertools import product
 from typing import get_args
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_archive import NUMBERS, TIMES, UNITS, write_archive
@@ -24,6 +26,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Tiers
+from data_pipeline.pseudo_members import pseudo_members
 from data_pipeline.store import Store
 from data_pipeline.task import Task
 from data_pipeline.variable import Channel, Origin
@@ -65,11 +68,11 @@ class World:
         self._plain, self._stores = {}, {}
 
     def plain(self, task, dates=ALL_DATES, **options):
-        """Return the samples that the archive itself gives, and the ledger."""
+        """Return the samples that the archive itself gives, and their data set."""
         key = (task, dates, repr(options))
         if key not in self._plain:
             dataset = ForecastDataset(self.archive, task, dates, **options)
-            self._plain[key] = list(dataset), dataset.ledger
+            self._plain[key] = list(dataset), dataset
         return self._plain[key]
 
     def store(self, task, dates=None, moments=False):
@@ -91,29 +94,31 @@ def worlds(tmp_path_factory):
     }
 
 
-def through_store(of=None, dates=None, moments=False):
+def through_store(of=None, dates=None, moments=False, **subset):
     """Return a substitute: a store of the task, or of the task `of`, with these dates, in another process."""
 
     def substitute(world, task):
-        options = {"dates": dates or ALL_DATES} | ({"moments": True} if moments else {})
+        options = {"dates": dates or ALL_DATES, **subset} | ({"moments": True} if moments else {})
         dataset = ForecastDataset(pickle.loads(pickle.dumps(world.store(of or task, dates, moments))), task, **options)
-        return dataset, dataset.ledger, world.plain(task, **options)
+        expected, whole = world.plain(task, **options)
+        assert dataset.fingerprint == whole.fingerprint
+        return dataset, dataset, (expected, whole)
 
     return substitute
 
 
-def through_arrays(world, task):
+def through_arrays(world, task, chunks=None):
     """Read from datasets of xarray, as `deepweather.fit` does."""
     leaves = dict.fromkeys(one for formula in task.formulas for one in formula.leaves)
     read = [*map(Channel, task.inputs), *task.other_leads, *leaves]
     leads = sorted({lead for one in read for each in task.lead_times if (lead := one.lead_time(each)) >= 0})
     source = ArraySource(
-        world.archive.forecasts([*dict.fromkeys(one.variable for one in read)], leads),
-        world.archive.analyses([*dict.fromkeys([*task.targets, *task.analysis])]),
+        world.archive.forecasts([*dict.fromkeys(one.variable for one in read)], leads, chunks),
+        world.archive.analyses([*dict.fromkeys([*task.targets, *task.analysis])], chunks),
         world.archive.static, missing=world.archive.missing,
     )  # fmt: skip
     dataset = ForecastDataset(source, task, ALL_DATES)
-    return dataset, dataset.ledger, world.plain(task)
+    return dataset, dataset, world.plain(task)
 
 
 def through_caches(world, task):
@@ -125,30 +130,30 @@ def through_caches(world, task):
         for _ in range(2):
             with Tiers(dataset, Budget(memory_bytes=few, disk_bytes=2 * few, disk_folder=str(folder))) as tiers:
                 found = [tiers[k] for k in range(len(tiers))]
-    return found, dataset.ledger, world.plain(task)
+    return found, dataset, world.plain(task)
 
 
 def through_tile(world, task):
     """Read some rows, columns and members."""
-    whole, ledger = world.plain(task)
+    whole, of_all = world.plain(task)
     rows, columns = slice(1, 4), slice(2, 7) if whole[0].target.shape[-1] > 1 else slice(None)
     dataset = ForecastDataset(world.archive, task, ALL_DATES, rows=rows, columns=columns, members=[2, 0])
     few = [one._replace(ensemble=one.ensemble[[2, 0]], mask=one.ensemble[[2, 0]].isfinite().all(0)) for one in whole]
     on_grid = ("ensemble", "mask", "static", "target")
     cut = [one._replace(**{name: getattr(one, name)[..., rows, columns] for name in on_grid}) for one in few]
-    return dataset, dataset.ledger, (cut, ledger)
+    return dataset, dataset, (cut, of_all)
 
 
 def through_same_grid(world, task):
     """Read through the regridding to the grid that the files have."""
     dataset = ForecastDataset(replace(world.archive, grid="analysis"), task, ALL_DATES)
-    return dataset, dataset.ledger, world.plain(task)
+    return dataset, dataset, world.plain(task)
 
 
 def through_another_process(world, task):
     """Read from a data set that was sent to another process."""
     dataset = pickle.loads(pickle.dumps(ForecastDataset(world.archive, task, ALL_DATES)))
-    return dataset, dataset.ledger, world.plain(task)
+    return dataset, dataset, world.plain(task)
 
 
 SUBSTITUTES = {
@@ -159,20 +164,28 @@ SUBSTITUTES = {
     "store of one field": through_store(TASKS["one field"]),
     "store of two fields": through_store(TASKS["several targets"]),
     "store of some dates": through_store(TASKS["one field"], SOME_DATES),
+    "tile of a store": through_store(rows=slice(1, 4), columns=slice(2, 7), members=[2, 0]),
+    "tile of a store of moments": through_store(moments=True, rows=slice(3, 4), columns=slice(0, 3)),
     "arrays": through_arrays,
+    "lazy arrays": partial(through_arrays, chunks="auto"),
     "caches": through_caches,
     "tile": through_tile,
     "regridding to the same grid": through_same_grid,
     "another process": through_another_process,
 }
-OF_THE_TASK = {"store", "store of moments"} | {name for name in SUBSTITUTES if "store" not in name}
+TILES_OF_STORES = {"tile of a store", "tile of a store of moments"}
+OF_THE_TASK = {"store", "store of moments", *TILES_OF_STORES} | {name for name in SUBSTITUTES if "store" not in name}
 """Substitutes that are made of the very task, and must not refuse it."""
 OF_ALL_FIELDS = {"store of all fields", "store of moments of all fields"}
 CASES = [
-    *product(["complete"], KINDS, [name for name in SUBSTITUTES if "store" in name]),
+    *product(["complete"], KINDS, sorted(OF_ALL_FIELDS)),
     *product(["gaps"], KINDS, SUBSTITUTES),
-    # Stations have no derivatives, and no grid to be brought to.
-    *product(["stations"], sorted(KINDS.keys() - {"formulas"}), sorted(OF_THE_TASK - {"regridding to the same grid"})),
+    # Stations have no derivatives, no grid to be brought to, and one column.
+    *product(
+        ["stations"],
+        sorted(KINDS.keys() - {"formulas"}),
+        sorted(OF_THE_TASK - TILES_OF_STORES - {"regridding to the same grid"}),
+    ),
 ]
 
 
@@ -180,16 +193,18 @@ def bits(samples):
     return [[(tensor.dtype, tensor.contiguous().numpy().tobytes()) for tensor in sample] for sample in samples]
 
 
-def places(ledger):
-    """Return the forecasts that are left out or masked, with reason and channels."""
-    return ledger.forecasts, [(one.key, one.reason, one.channels) for one in ledger.omissions]
+def places(dataset):
+    """Return what the channels mean, and the forecasts that are left out or masked, with reason and channels."""
+    ledger = dataset.ledger
+    omissions = [(one.key, one.reason, one.channels) for one in ledger.omissions]
+    return dataset.meanings, ledger.forecasts, omissions
 
 
 @pytest.mark.parametrize(("archive", "kind", "substitute"), CASES)
 def test_a_substitute_gives_the_samples_of_the_archive(worlds, archive, kind, substitute):
     world, task = worlds[archive], TASKS[kind]
     try:
-        samples, ledger, (expected, counted) = SUBSTITUTES[substitute](world, task)
+        samples, dataset, (expected, whole) = SUBSTITUTES[substitute](world, task)
     except InputError as error:
         refused = str(error)
     else:
@@ -200,7 +215,18 @@ def test_a_substitute_gives_the_samples_of_the_archive(worlds, archive, kind, su
         assert archive == "gaps" or substitute not in OF_ALL_FIELDS
         return
     assert bits(samples) == bits(expected)
-    assert places(ledger) == places(counted)
+    assert places(dataset) == places(whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_are_those_of_the_members(worlds, kind):
+    """Of a channel that all members share, both pseudo-members are the channel."""
+    (members, _), (moments, _) = (worlds["gaps"].plain(TASKS[kind], moments=flag) for flag in (False, True))
+    pairs = [one._replace(ensemble=torch.from_numpy(pseudo_members(one.ensemble.numpy()))) for one in members]
+    assert [one.ensemble.nan_to_num(-1).tolist() for one in moments] == [
+        pair.ensemble.nan_to_num(-1).tolist() for pair in pairs
+    ]
+    assert bits(one[1:] for one in moments) == bits(pair[1:] for pair in pairs)
 
 
 def test_kinds_have_all_options_of_a_task():
@@ -278,7 +304,7 @@ def test_a_store_of_any_task_gives_the_samples_of_the_archive(tmp_path_factory, 
     world = World(tmp_path_factory.mktemp("drawn"), gaps, missing, FEW, 3)
     try:
         store = world.store(stored, dates, moments)
-        expected, counted = world.plain(task, dates, moments=moments)
+        expected, whole = world.plain(task, dates, moments=moments)
     except InputError:
         return  # the archive itself cannot be used
     try:
@@ -288,6 +314,7 @@ def test_a_store_of_any_task_gives_the_samples_of_the_archive(tmp_path_factory, 
             raise
         return
     assert bits(dataset) == bits(expected)
-    assert dataset.ledger.used == counted.used
-    masked = ({one.key: one.channels for one in ledger.omissions if one.used} for ledger in (dataset.ledger, counted))
+    ledgers = dataset.ledger, whole.ledger
+    assert ledgers[0].used == ledgers[1].used
+    masked = ({one.key: one.channels for one in ledger.omissions if one.used} for ledger in ledgers)
     assert next(masked) == next(masked)

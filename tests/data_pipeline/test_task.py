@@ -26,11 +26,6 @@ def test_a_task_survives_json():
     assert task.static_names[-1] == "lsm"
 
 
-def test_a_task_can_be_reduced_to_its_targets():
-    task = Task(**T850).only_targets()
-    assert task.inputs == task.targets == (Variable("t", 850),)
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

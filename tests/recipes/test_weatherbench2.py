@@ -147,10 +147,3 @@ def test_a_store_is_corrected_into_grib(project, command):
     ended = command(folder, "correct", CORRECTOR, "input=new.zarr", "output=corrected.grib", NAMES)
     assert ended.code == 0, ended.stderr
     assert (folder / "corrected.grib").read_bytes()[:4] == b"GRIB"
-
-
-def test_zarr_is_not_written(project, command):
-    folder, _ = project
-    ended = command(folder, "correct", CORRECTOR, "input=new.zarr", "output=corrected.zarr", NAMES)
-    assert ended.code == 2
-    assert "corrected.zarr ends in .zarr, but correct writes GRIB and NetCDF" in ended.stderr

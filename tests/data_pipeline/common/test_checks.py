@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from data_pipeline.common.checks import check_between, check_choice, check_integer, check_positive
+from data_pipeline.common.checks import check_between, check_integer, check_positive
 from data_pipeline.common.errors import InputError
 
 
@@ -25,9 +25,3 @@ def test_number_between_bounds(value):
     check_between("dropout", 0, 0, 1)
     with pytest.raises(InputError, match="dropout must be a number of at least 0 and less than 1, got"):
         check_between("dropout", value, 0, 1)
-
-
-def test_choice():
-    check_choice("way", "up", ("up", "down"))
-    with pytest.raises(InputError, match="way must be one of up, down, got 'left'"):
-        check_choice("way", "left", ("up", "down"))

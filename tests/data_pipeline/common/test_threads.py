@@ -8,17 +8,10 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from data_pipeline.cluster import LocalProcesses, Threads
 from data_pipeline.common import threads
-from data_pipeline.common.threads import BUDGET, ThreadBudget, in_threads, processors, processors_of_rank
-from data_pipeline.formats.grib import Encoder
-from data_pipeline.formats.grib.catalog import MessageCatalog
-from data_pipeline.formats.grib.reader import MessageReader
-from data_pipeline.grid import Grid
-from data_pipeline.task import Variable
+from data_pipeline.common.threads import BUDGET, in_threads, processors, processors_of_rank
 
 
 class Busy:
@@ -57,45 +50,6 @@ def test_nested_pools_share_one_budget(budget):
     outer = list(in_threads(lambda _: list(in_threads(leaf, range(8), 8)), range(8), 8))
     assert outer == [list(range(8))] * 8
     assert busy.most <= 4
-
-
-def test_a_pool_alone_gets_the_whole_budget(budget):
-    busy = Busy()
-
-    def leaf(_):
-        with busy:
-            pass
-
-    list(in_threads(leaf, range(40), 8))
-    assert busy.most == 4
-
-
-def test_readers_inside_the_threads_of_a_cluster_share_the_budget(budget, tmp_path, monkeypatch):
-    """The first reader may take the whole budget of 4; the three that start meanwhile have one thread each."""
-    grid, busy, read_part = Grid.regular(181, 360), Busy(), MessageReader._read_part
-    encoder = Encoder(grid, shortName="2t", typeOfLevel="surface", stepUnits="h")
-    fields = np.random.default_rng(0).normal(280, 5, (8, *grid.shape))
-    messages = [encoder.encode(field, dataDate=20200101, endStep=24 * k) for k, field in enumerate(fields)]
-    (tmp_path / "a.grib").write_bytes(b"".join(messages))
-    reader = MessageCatalog.gather([tmp_path / "a.grib"], [Variable("2t")]).reader
-
-    def counted(self, *arguments):
-        with busy:
-            read_part(self, *arguments)
-
-    monkeypatch.setattr(MessageReader, "_read_part", counted)
-
-    def read_all(_):
-        out = np.zeros(fields.shape, np.float32)
-        reader.read(np.arange(8), out, (slice(None), slice(None)))
-        np.testing.assert_allclose(out, fields, atol=0.01)
-
-    read_all(0)
-    assert busy.most > 1
-    busy.most = 0
-    with Threads(4).executor() as workers:
-        list(workers.map(read_all, range(12)))
-    assert busy.most <= 4 + 3
 
 
 def test_an_error_or_an_abandoned_loop_gives_the_threads_back(budget):
@@ -160,15 +114,6 @@ def test_the_quota_of_the_control_group(tmp_path, own, files, expected):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     assert threads._quota(tmp_path / "own", tmp_path) == expected
-
-
-def total_of_worker(_):
-    return ThreadBudget().total
-
-
-def test_a_worker_process_has_its_own_share():
-    with LocalProcesses(workers=1, threads=1).executor() as workers:
-        assert list(workers.map(total_of_worker, [0])) == [1]
 
 
 def test_pools_are_made_in_one_place():

@@ -8,7 +8,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.formulas.formula_values import FormulaValues
 from data_pipeline.formulas.inverse_laplacian import InverseLaplacian
-from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS, EARTH_ROTATION, Band, SphereDerivatives
+from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS, EARTH_ROTATION
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
 
@@ -25,18 +25,6 @@ def test_harmonics_have_their_inverse_laplacian(name):
             true = -field / (degree * (degree + 1)) * EARTH_RADIUS**2
             assert relative(inverse(field), true) < 1e-4
             assert relative(inverse(5 + field), inverse(field)) < 1e-12, "a constant has no inverse"
-
-
-@pytest.mark.parametrize("name", GRIDS)
-def test_the_laplacian_of_the_inverse_is_the_field_without_its_mean(name):
-    """On waves long enough for second-order differences, with random phases."""
-    grid, rng = GRIDS[name], np.random.default_rng(0)
-    position = vectors(grid)[0]
-    field = sum(np.cos(3 * np.tensordot(axis, position, 1) + phase) for *axis, phase in rng.normal(size=(10, 4)))
-    found = SphereDerivatives(grid).laplacian(Band(InverseLaplacian(grid)(field), 0), slice(0, grid.shape[0]))
-    mean = (field.mean(1) * grid.weights).mean()
-    middle = abs(grid.cell_latitudes[:, 0]) < 60
-    assert relative(found[middle], (field - mean)[middle]) < 0.01
 
 
 def error_of_a_rossby_haurwitz_wave(grid):

@@ -42,7 +42,7 @@ def test_divided_bytes_add_up_to_at_most_the_budget():
     assert disks == [(77, "/scratch"), (22, "/scratch"), (0, None)]
 
 
-@pytest.mark.parametrize(("ranks", "processors"), [(1, 16), (4, 3), (2, 1)])
+@pytest.mark.parametrize(("ranks", "processors"), [(4, 3), (2, 1)])
 def test_threads_and_memory_follow_the_machine(monkeypatch, ranks, processors):
     """A machine of 64 GB: every rank gets its share, and given numbers win."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))

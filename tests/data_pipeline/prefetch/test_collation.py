@@ -35,9 +35,8 @@ def test_batches_are_those_of_default_collate():
 
 def test_a_batch_shares_no_memory_with_its_samples():
     (sample,) = samples(1)
-    batch = Collator()([sample], 1)
     kept = [tensor.clone() for tensor in sample]
-    for tensor in batch:
+    for tensor in Collator()([sample], 1):
         tensor.zero_()
     assert all(map(torch.equal, sample, kept))
 

@@ -35,16 +35,13 @@ def test_encoding_and_decoding_keeps_every_bit(same, M, C, H, W, kind):
     assert len(data) <= sum(tensor.nbytes for tensor in sample) - static.nbytes + SAMPLE_OVERHEAD
 
 
-@pytest.mark.parametrize("where", [0, 9, 13, 60, 1500])
-def test_a_changed_byte_is_detected(numbered, where):
+def test_changed_and_missing_bytes_are_detected(numbered):
     data = encoded(numbered(1)[0])
-    data[where] ^= 1
-    assert decode_sample(data, torch.zeros(1)) is None
-
-
-@pytest.mark.parametrize("length", [0, 5, 1023, 1024, 1500])
-def test_missing_bytes_are_detected(numbered, length):
-    assert decode_sample(encoded(numbered(1)[0])[:length], torch.zeros(1)) is None
+    for where in (0, 9, 13, 60, 1500):
+        changed = data.copy()
+        changed[where] ^= 1
+        assert decode_sample(changed, torch.zeros(1)) is None
+    assert all(decode_sample(data[:length], torch.zeros(1)) is None for length in (0, 5, 1023, 1024, 1500))
 
 
 @pytest.fixture
@@ -130,11 +127,6 @@ def test_unfinished_files_of_a_killed_run_are_removed(tier, tmp_path):
     (tmp_path / "cache/00000002.123.partial").write_bytes(b"half")
     tier()
     assert not list((tmp_path / "cache").glob("*.partial"))
-
-
-def test_a_file_is_no_larger_than_its_share_of_the_budget(tier, data, tmp_path):
-    tier().put(2, data[2])
-    assert (tmp_path / "cache/00000002.sample").stat().st_size <= data.nbytes + SAMPLE_OVERHEAD
 
 
 def test_the_run_continues_on_a_full_disk_without_writing_more(tier, data, monkeypatch, capsys):

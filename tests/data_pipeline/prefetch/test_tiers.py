@@ -65,24 +65,6 @@ def test_a_sample_larger_than_announced_is_not_cached(numbered):
         assert len([tiers[1], tiers[1]]) == larger.reads[1] == 2
 
 
-def test_disk_samples_are_reused_after_a_restart_unless_damaged(numbered, same, tmp_path):
-    data = numbered(8)
-    budget = Budget(memory_bytes=0, disk_bytes=room(data, 6), disk_folder=str(tmp_path))
-    with Tiers(data, budget) as tiers:
-        for k in range(8):
-            tiers[k]
-    path = tmp_path / "samples-0000/00000002.sample"
-    content = bytearray(path.read_bytes())
-    content[-70] ^= 255
-    path.write_bytes(content)
-    data.reads.clear()
-    with Tiers(data, budget) as tiers:
-        assert all(same(tiers[k], numbered(8)[k]) for k in [*range(8), 2])
-    assert data.reads == {2: 1, 6: 1, 7: 1}
-    with Tiers(numbered(8, fingerprint="other"), budget) as tiers:
-        assert not list(tmp_path.rglob("*.sample"))
-
-
 def test_the_samples_that_are_read_most_are_cached(numbered):
     data, order = numbered(60), SampleOrder(60, 12, epochs=6, seed=3, ranks=2)
     mine = compute_placements(order, [20, 0])[1]
@@ -210,15 +192,6 @@ def test_only_cached_samples_are_given_to_peers(numbered, tmp_path):
         assert [pieces is not None for pieces in given] == [k < 4 for k in range(9)]
         assert [len(b"".join(pieces)) for pieces in given[:4]] == [len(b"".join(given[0]))] * 4
         assert tiers.cached_bytes(10**6) is None
-
-
-def test_batches_in_order_fill_the_tiers(numbered):
-    data = numbered(20)
-    with Tiers(data, Budget(memory_bytes=room(data, 8)), SampleOrder(20, 4, epochs=3, seed=1)) as tiers:
-        for _ in range(2):
-            found = [(batch.init_time - 10_000_000_000).tolist() for batch in batches(tiers, 6)]
-            assert found == [[*range(k, min(k + 6, 20))] for k in range(0, 20, 6)]
-        assert sorted(data.reads.values()) == [1] * 8 + [2] * 12
 
 
 def test_rows_come_from_memory_if_the_sample_is_cached_there(toy):

@@ -31,15 +31,7 @@ def test_degrees_give_the_area_that_all_files_have():
     [
         (0.7, [Grid.regular(19, 36)], "does not divide 180 degrees"),
         (10, [Grid((50.0, 49.0), (0.0, 1.0, 2.0))], "fewer than 2 x 2 points in the area"),
-        (
-            10,
-            [
-                Grid.regular(19, 36),
-                Grid((50.0, 0.0), tuple(range(-170, 171))),
-                Grid((50.0, 0.0), tuple(range(10, 351))),
-            ],
-            "several parts",
-        ),
+        (10, [Grid((50.0, 0.0), tuple(range(west, west + 341))) for west in (-170, 10)], "several parts"),
     ],
 )
 def test_degrees_without_a_grid_are_refused(degrees, sources, message):

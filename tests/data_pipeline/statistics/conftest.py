@@ -4,74 +4,35 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from weather_files import weather, write_grib
 
 from data_pipeline.archive import Archive
 from data_pipeline.cluster import Threads
 from data_pipeline.dates import Dates
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.task import Task
 
-GRID = Grid.regular(19, 24)
-YEARS = range(2010, 2016)
-DAYS = ("0104", "0108", "0111", "0227", "0301", "1224", "1227", "1231")
 LEADS = (24, 48)
-NUMBERS = (1, 2, 3)
-TASK = Task("toy", ["2t", "sst", "z@500"], ["2t"], LEADS)
+TASK = Task("toy", ["2t", "sst", "t@500"], ["2t"], LEADS)
 TRAINING_YEARS = (2010, 2013)
-BASE = {"2t": 280.0, "sst": 290.0, "z": 54_000.0}
-TYPE = {"2t": ("surface", 0), "sst": ("surface", 0), "z": ("isobaricInhPa", 500)}
-LAND = np.zeros(GRID.shape, bool)
-LAND[4:12, 5:11] = True
+DAYS = ("01-04", "01-08", "01-11", "02-27", "03-01", "12-24", "12-27", "12-31")
+STARTS = np.array([f"{year}-{day}" for year in range(2010, 2016) for day in DAYS], "M8[ns]")
 
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
-    """An `archive` and its values: ensemble[name][start, lead, member], truth[valid time]."""
-    return make(tmp_path_factory.mktemp("statistics"))
-
-
-@pytest.fixture(scope="session")
-def spoilt(tmp_path_factory):
-    """The same archive with other values after the training years."""
-    return make(tmp_path_factory.mktemp("spoilt"), spoilt_after=TRAINING_YEARS[1])
-
-
-def make(folder, spoilt_after=9999):
-    random = np.random.default_rng(1)
-    local = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "bitsPerValue": 24, "dataTime": 0}
-    forecast = Encoder(GRID, **local, stream="enfh", type="pf", stepUnits="h")
-    analysis = Encoder(GRID, **local, stream="oper", type="an", shortName="2t", typeOfLevel="surface")
-    starts = sorted(np.datetime64(f"{year}-{day[:2]}-{day[2:]}", "s") for year in YEARS for day in DAYS)
-    shape = (len(starts), len(LEADS), len(NUMBERS), *GRID.shape)
-    ensemble = {name: (base + 20 * random.normal(size=shape)) for name, base in BASE.items()}
-    ensemble["sst"][..., LAND] = np.nan
+    """An `archive` and its values: ensemble[name][start, lead, member]."""
+    folder = tmp_path_factory.mktemp("statistics")
+    parts = weather(LEADS, (1, 2, 3), (500,), STARTS, ("2t", "sst"), Grid.regular(19, 24))
+    parts["ensemble"].sst[..., 4:12, 5:11] = np.nan  # land
     # One member of one forecast has no field, which is masked.
-    hole = (starts.index(np.datetime64("2011-01-08", "s")), 1, 2)
-    truth = {}
-    with (folder / "ensemble").open("wb") as file, (folder / "analysis").open("wb") as verification:
-        for i, start in enumerate(starts):
-            for j, lead in enumerate(LEADS):
-                valid = start + np.timedelta64(lead, "h")
-                factor = 1 + (valid.item().year > spoilt_after)
-                for name, values in ensemble.items():
-                    for m, number in enumerate(NUMBERS):
-                        if name == "2t" and (i, j, m) == hole:
-                            continue
-                        kind, level = TYPE[name]
-                        keys = {"dataDate": int(str(start)[:10].replace("-", "")), "endStep": lead}
-                        place = {"shortName": name, "typeOfLevel": kind, "level": level}
-                        file.write(
-                            forecast.encode(factor * values[i, j, m], **place, **keys, perturbationNumber=number)
-                        )
-                truth[valid] = 280 + 10 * random.normal(size=GRID.shape)
-                verification.write(
-                    analysis.encode(factor * truth[valid], level=0, dataDate=int(str(valid)[:10].replace("-", "")))
-                )
-    ensemble["2t"][hole] = np.nan
+    parts["ensemble"]["2t"][1, 1, 2] = np.nan
+    for part, data in parts.items():
+        write_grib(folder / part, part, data, bitsPerValue=24)
     archive = Archive([f"{folder}/ensemble"], [f"{folder}/analysis"], missing="mask")
-    return SimpleNamespace(archive=archive, starts=np.array(starts), ensemble=ensemble, truth=truth)
+    ensemble = {name: array.values.reshape(48, 2, 3, 19, 24) for name, array in parts["ensemble"].items()}
+    return SimpleNamespace(archive=archive, starts=STARTS, ensemble=ensemble)
 
 
 @pytest.fixture(scope="session")
@@ -106,5 +67,5 @@ def in_training(toy):
         (i, j)
         for i, start in enumerate(toy.starts)
         for j, lead in enumerate(LEADS)
-        if TRAINING_YEARS[0] <= (start + np.timedelta64(lead, "h")).item().year <= TRAINING_YEARS[1]
+        if TRAINING_YEARS[0] <= (start.astype("M8[s]") + np.timedelta64(lead, "h")).item().year <= TRAINING_YEARS[1]
     ]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data_pipeline.cell_moments import FORECASTS_OF_A_BLOCK
-from data_pipeline.cluster import LocalProcesses, Threads
+from data_pipeline.cluster import Threads
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.pseudo_members import pseudo_members
@@ -16,7 +16,7 @@ from data_pipeline.statistics.statistic_file import load_statistic, write_statis
 from data_pipeline.task import Task
 from models.corrector import Corrector
 
-NAMES = ("2t", "sst", "z")
+NAMES = ("2t", "sst", "t")
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,9 @@ def written(path, training, cluster, **options):
     return path.read_bytes()
 
 
-def test_clusters_and_bands_give_the_same_numbers(training, tmp_path):
+def test_threads_and_bands_give_the_same_numbers(training, tmp_path):
     expected = written(tmp_path / "a.nc", training, Threads(1))
     assert written(tmp_path / "b.nc", training, Threads(3)) == expected
-    assert written(tmp_path / "c.nc", training, LocalProcesses(1, 2)) == expected
     # The grid has 19 rows; a band has 16 or fewer.
     written(tmp_path / "d.nc", training, Threads(2), memory_bytes=1)
     whole, bands = (load_statistic(tmp_path / name, "normalization") for name in ("a.nc", "d.nc"))
@@ -66,7 +65,7 @@ def test_clusters_and_bands_give_the_same_numbers(training, tmp_path):
 
 
 @pytest.mark.parametrize("kind", SAMPLE_KINDS)
-@pytest.mark.parametrize("inputs", [["2t", "sst", "z@500"], ["2t"]], ids=["all channels", "one channel"])
+@pytest.mark.parametrize("inputs", [["2t", "sst", "t@500"], ["2t"]], ids=["all channels", "one channel"])
 def test_a_normaliser_from_the_file_is_the_fitted_one(training, tmp_path, kind, inputs):
     """Bit for bit, with the notes and the envelope; also of a model that reads fewer channels."""
     written(tmp_path / "normalization.nc", training, Threads(2))
@@ -79,7 +78,7 @@ def test_a_normaliser_from_the_file_is_the_fitted_one(training, tmp_path, kind, 
     file = load_statistic(tmp_path / "normalization.nc", "normalization")
     other.fit(data, normalization=normalization_of(file, [str(channel) for channel in task.channels], ["2t"], kind))
     state = other.state_dict()
-    assert fitted.normalizer.location.std() > 1
+    assert fitted.normalizer.location.std() > 0.1
     for name, tensor in fitted.state_dict().items():
         assert torch.equal(state[name], tensor), name
     assert other.notes == fitted.notes

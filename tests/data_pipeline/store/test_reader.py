@@ -55,16 +55,6 @@ def test_every_window_agrees_with_plain_indexing(stored, wanted, rows, columns, 
     np.testing.assert_array_equal(out, expected)
 
 
-def test_members_and_channels_keep_their_order(stored):
-    store_reader, values = stored
-    wanted = np.array([[7, 8, 9], [2, -1, 0]])
-    out = np.empty((2, 3, 2, W), np.float32)
-    store_reader.read(wanted, out, (slice(3, 5), slice(None)))
-    expected = values[wanted][:, :, 3:5]
-    expected[1, 1] = np.nan
-    np.testing.assert_array_equal(out, expected)
-
-
 def test_an_output_array_of_another_shape_is_refused(stored):
     with pytest.raises(ValueError, match=r"the output array has shape \(2, 5, 7\), the array of fields \(3,\)"):
         stored[0].read(np.arange(3), np.empty((2, H, W), np.float32), (slice(None), slice(None)))

@@ -51,13 +51,6 @@ def test_a_rossby_haurwitz_wave_moves_at_its_phase_speed(sphere: Sphere, n: int,
     torch.testing.assert_close(flow.streamfunction(spectrum), expected, rtol=0, atol=1e-8)
 
 
-def test_slower_advection_slows_the_wave(sphere: Sphere) -> None:
-    flat = torch.zeros(sphere.columns, sphere.rows, 1, dtype=torch.float64)
-    spectrum = QuasiGeostrophy(sphere, flat, 1.0).potential_vorticity(random_flow(sphere))
-    full, slow = (QuasiGeostrophy(sphere, flat, factor).advect(spectrum) for factor in (1.0, 0.9))
-    torch.testing.assert_close(slow, 0.9 * full)
-
-
 def test_energy_and_potential_enstrophy_are_conserved(sphere: Sphere) -> None:
     height = Earth(sphere).height
     flow = QuasiGeostrophy(sphere, height, 1.0)

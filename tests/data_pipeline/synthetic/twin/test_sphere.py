@@ -36,7 +36,7 @@ def test_a_spectrum_is_unchanged_by_the_transform_to_the_grid_and_back(sphere: S
     torch.testing.assert_close(sphere.to_spectrum(sphere.to_grid(spectrum)), spectrum, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize(("n", "m"), [(0, 0), (1, 0), (1, 1), (7, 3), (12, 12), (15, 0), (15, 15)])
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (1, 0), (1, 1), (7, 3), (15, 15)])
 def test_each_harmonic_of_scipy_is_one_coefficient(sphere: Sphere, n: int, m: int) -> None:
     turn = 0.3
     spectrum = sphere.to_spectrum(harmonic(sphere, n, m, turn))[..., 0]
@@ -76,19 +76,6 @@ def test_the_gradient_equals_finite_differences() -> None:
     assert north.shape == east.shape
 
 
-@pytest.mark.parametrize(("n", "m"), [(2, 1), (9, 4), (14, 14)])
-def test_the_laplacian_has_the_eigenvalues_of_the_sphere(n: int, m: int) -> None:
-    sphere = Sphere(21, torch.float64)
-    field = harmonic(sphere, n, m)
-    # ∇·∇f from two first derivatives: ((∂λ)² f + cos² ∂μ(cos² ∂μ f)) / cos².
-    east, north = sphere.gradient(sphere.to_spectrum(field))
-    east_east, _ = sphere.gradient(sphere.to_spectrum(east))
-    _, north_north = sphere.gradient(sphere.to_spectrum(north))
-    laplacian = (east_east + north_north) / sphere.cos2[..., 0]
-    torch.testing.assert_close(laplacian, -n * (n + 1) * field, rtol=0, atol=1e-9)
-    torch.testing.assert_close(sphere.laplacian[0, n, 0, 0].item(), -float(n * (n + 1)))
-
-
 def test_over_cos2_equals_division_of_the_field() -> None:
     sphere = Sphere(21, torch.float64)
     field = sphere.to_grid(random_spectrum(sphere))
@@ -126,7 +113,7 @@ SCALARS = {
 }
 
 
-@pytest.mark.parametrize("shape", [(33, 64), (45, 90), (361, 720)])
+@pytest.mark.parametrize("shape", [(33, 64), (45, 90)])
 @pytest.mark.parametrize("name", SCALARS)
 def test_smooth_fields_are_interpolated_accurately(shape: tuple[int, int], name: str) -> None:
     found, expected = interpolate(Grid.regular(*shape), SCALARS[name])
@@ -147,12 +134,6 @@ def test_a_scalar_has_one_value_at_a_pole() -> None:
     assert found.shape == (3, 19, 36)
     assert found[:, [0, -1]].std(-1).max() < 1e-12
     assert found[:, 1].std() > 0.1
-
-
-@pytest.mark.parametrize("points", [2, 4])
-def test_values_at_knots_are_copied(points: int) -> None:
-    matrix = periodic_lagrange(SPHERE.longitudes, SPHERE.longitudes, 360.0, points)
-    np.testing.assert_allclose(matrix, np.eye(SPHERE.columns), atol=1e-12)
 
 
 def test_linear_interpolation_stays_between_its_knots() -> None:
