@@ -2,13 +2,13 @@
 
 from itertools import product
 
+import eccodes
 import numpy as np
 import pytest
 from forecast_files import write_forecasts
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.forecast_file import ForecastFile
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
@@ -226,18 +226,26 @@ def test_the_fingerprint_follows_contents_and_options_not_the_path(tmp_path):
 def test_ensemble_mean_and_spread_in_grib(tmp_path):
     """Messages with the product template of ensemble statistics; members in the same file are another kind."""
     path = tmp_path / "file.grib"
-    values = {"mean": FIELDS, "spread": FIELDS / 100} | {number: MEMBERS[:, :, number] for number in (1, 2, 3)}
-    messages = []
-    for kind, fields in values.items():
-        if kind in ("mean", "spread"):
-            keys = {"productDefinitionTemplateNumber": 2, "derivedForecast": 0 if kind == "mean" else 4}
-        else:
-            keys = {"productDefinitionTemplateNumber": 1, "perturbationNumber": kind}
+    with path.open("wb") as file:
         for start, lead in product(range(3), range(2)):
-            encoder = Encoder(GRID, edition=2, bitsPerValue=24, shortName="2t", dataTime=0, **keys)
-            when = {"dataDate": int(str(STARTS[start])[:10].replace("-", "")), "step": (24, 48)[lead]}
-            messages.append(encoder.encode(fields[start, lead], **when))
-    path.write_bytes(b"".join(messages))
+            for kind in ("mean", "spread", 1, 2, 3):
+                handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
+                statistic = kind in ("mean", "spread")
+                keys = {
+                    "Ni": 6, "Nj": 4, "latitudeOfFirstGridPointInDegrees": 90, "latitudeOfLastGridPointInDegrees": -90,
+                    "longitudeOfFirstGridPointInDegrees": 0, "longitudeOfLastGridPointInDegrees": 300,
+                    "iDirectionIncrementInDegrees": 60, "jDirectionIncrementInDegrees": 60,
+                    "productDefinitionTemplateNumber": 2 if statistic else 1, "shortName": "2t",
+                    "dataDate": int(str(STARTS[start])[:10].replace("-", "")), "dataTime": 0,
+                    "step": (24, 48)[lead], "bitsPerValue": 24,
+                }  # fmt: skip
+                keys |= {"derivedForecast": 0 if kind == "mean" else 4} if statistic else {"perturbationNumber": kind}
+                for key, value in keys.items():
+                    eccodes.codes_set(handle, key, value)
+                values = {"mean": FIELDS, "spread": FIELDS / 100}.get(kind, MEMBERS[:, :, 0 if statistic else kind])
+                eccodes.codes_set_values(handle, values[start, lead].ravel())
+                eccodes.codes_write(handle, file)
+                eccodes.codes_release(handle)
     with pytest.raises(InputError, match="the kinds members and normal; choose one with kind=members"):
         opened(path)
     found = opened(path, kind="normal").read([SECONDS[2]], [48])[:, 0, 0]
