@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 from multiprocessing import util
 from pathlib import Path
@@ -133,7 +132,7 @@ def test_no_worker_outlives_an_interrupted_run(tiny: Twin, tmp_path: Path, numbe
     assert process.stdout is not None
     assert "2 of 2 start pairs to write" in process.stdout.readline()
     # Workers are starting, which is the most fragile moment.
-    time.sleep(0.1)
+    assert eventually(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text)
     # A terminal signals all processes of the group.
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, errors = process.communicate(timeout=900)
