@@ -46,31 +46,29 @@ def plain_message(edition, values, bits, scanning=0, west=0, **keys):
     """A message of `values` (H, W) on latitudes from 40 to 30 and 20 degrees of longitude, made by ecCodes alone."""
     handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
     lat, lon = (40, 30), (west, west + 20)
-    for key, value in {
+    around = {
         "Ni": values.shape[1], "Nj": values.shape[0], "scanningMode": scanning, "ijDirectionIncrementGiven": 0,
         "latitudeOfFirstGridPointInDegrees": lat[scanning >> 6 & 1],
         "latitudeOfLastGridPointInDegrees": lat[~scanning >> 6 & 1],
         "longitudeOfFirstGridPointInDegrees": lon[scanning >> 7],
-        "longitudeOfLastGridPointInDegrees": lon[1 - (scanning >> 7)],
-        "bitsPerValue": bits, "missingValue": 1e30, "bitmapPresent": int(np.isnan(values).any()), **keys,
-    }.items():  # fmt: skip
-        eccodes.codes_set(handle, key, value)
-    eccodes.codes_set_double_array(handle, "values", np.where(np.isnan(values), 1e30, values).ravel())
-    try:
-        return eccodes.codes_get_message(handle)
-    finally:
-        eccodes.codes_release(handle)
+        "longitudeOfLastGridPointInDegrees": lon[1 - (scanning >> 7)], "bitsPerValue": bits,
+    }  # fmt: skip
+    return _packed(handle, values, **around | keys)
 
 
 def reduced_message(edition, values, **keys):
     """A message on the reduced Gaussian grid N32; NaN is missing."""
-    handle = eccodes.codes_grib_new_from_samples(f"reduced_gg_pl_32_grib{edition}")
-    for name, value in keys.items():
-        eccodes.codes_set(handle, name, value)
-    eccodes.codes_set(handle, "missingValue", 1e30)
-    eccodes.codes_set(handle, "bitmapPresent", int(np.isnan(values).any()))
-    eccodes.codes_set(handle, "bitsPerValue", 24)
-    eccodes.codes_set_values(handle, np.where(np.isnan(values), 1e30, values))
+    return _packed(
+        eccodes.codes_grib_new_from_samples(f"reduced_gg_pl_32_grib{edition}"), values, bitsPerValue=24, **keys
+    )
+
+
+def _packed(handle, values, **keys):
+    """Return a message with these keys and values, and release its handle."""
+    keys |= {"missingValue": 1e30, "bitmapPresent": int(np.isnan(values).any())}
+    for key, value in keys.items():
+        eccodes.codes_set(handle, key, value)
+    eccodes.codes_set_double_array(handle, "values", np.where(np.isnan(values), 1e30, values).ravel())
     message = eccodes.codes_get_message(handle)
     eccodes.codes_release(handle)
     return message

@@ -16,3 +16,10 @@ def variables(*names):
 def ramp(*shape):
     """Return values that are all different."""
     return 250 + np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def read(fields, init=0, lead=0):
+    """Return a forecast or an analysis, (member, channel, H, W)."""
+    out = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape))
+    fields.read(init, lead, out)
+    return out

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 
-import netCDF4
 import numpy as np
+import xarray as xr
 
 MEMBERS = 50
 SINCE = {"units": "hours since 1990-01-01 00:00:00", "calendar": "standard"}
@@ -42,60 +42,40 @@ class StationFiles:
     def write(self, folder: Path) -> Path:
         """Write `ensemble.nc` and `analysis.nc` into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.write_ensemble(folder / "ensemble.nc")
-        self.write_observations(folder / "analysis.nc")
+        leads, count = np.array(self.leads), next(iter(self.fields.values())).shape[2]
+        forecasts = {
+            "start": (self._hours(self.starts), {"standard_name": "forecast_reference_time", **SINCE}),
+            "step": (leads, {"standard_name": "forecast_period", "units": "hours"}),
+            "number": (np.arange(count), {"standard_name": "realization"}),
+        }
+        self._write(folder / "ensemble.nc", forecasts, self.fields, "step")
+        observations = {"time": (self._hours(self.times), {"standard_name": "time", **SINCE})}
+        self._write(folder / "analysis.nc", observations, {self.target: self.truth}, "time")
         return folder
 
-    def write_ensemble(self, path: Path) -> None:
-        count = next(iter(self.fields.values())).shape[2]
-        with netCDF4.Dataset(path, "w") as file:
-            self._define(file, {"start": len(self.starts), "step": len(self.leads), "number": count})
-            _put(file, "start", ("start",), _hours(self.starts), standard_name="forecast_reference_time", **SINCE)
-            _put(file, "step", ("step",), self.leads, standard_name="forecast_period", units="hours")
-            _put(file, "number", ("number",), np.arange(count), standard_name="realization")
-            if self.hours:
-                file.createDimension("bound", 2)
-                file["step"].bounds = "step_bounds"
-                ends = np.array(self.leads)
-                _put(file, "step_bounds", ("step", "bound"), np.stack([ends - self.hours, ends], 1))
-            for name, values in self.fields.items():
-                self._field(file, name, ("start", "step", "number", "station"), values)
+    def _write(self, path, axes, fields, ended):
+        """Write fields along axes and stations; `ended` is the axis of the ends of intervals."""
+        coordinates = {name: (name, values, attributes) for name, (values, attributes) in axes.items()} | {
+            "station_id": ("station", np.array(self.ids, object), {"cf_role": "timeseries_id"}),
+            "lat": ("station", self.latitudes, {"standard_name": "latitude", "units": "degrees_north"}),
+            "lon": ("station", self.longitudes, {"standard_name": "longitude", "units": "degrees_east"}),
+            "alt": ("station", self.altitudes, {"standard_name": "altitude", "units": "m", "positive": "up"}),
+        }
+        variables = {}
+        for name, values in fields.items():
+            known = np.where(np.isfinite(values), values, np.nan).astype("f4")
+            variables[name] = (*axes, "station"), known, {"units": self.units[name], **self.attributes}
+        if self.hours:
+            ends = axes[ended][0]
+            coordinates[ended][2]["bounds"] = "bounds"
+            variables["bounds"] = (ended, "bound"), np.stack([ends - self.hours, ends], 1)
+        about = {"Conventions": "CF-1.11", "featureType": "timeSeries"}
+        encoding = {name: {"_FillValue": np.float32(-9999)} for name in fields}
+        xr.Dataset(variables, coordinates, about).to_netcdf(path, encoding=encoding)
 
-    def write_observations(self, path: Path) -> None:
-        with netCDF4.Dataset(path, "w") as file:
-            self._define(file, {"time": len(self.times)})
-            _put(file, "time", ("time",), _hours(self.times), standard_name="time", **SINCE)
-            if self.hours:
-                file.createDimension("bound", 2)
-                file["time"].bounds = "time_bounds"
-                ends = _hours(self.times)
-                _put(file, "time_bounds", ("time", "bound"), np.stack([ends - self.hours, ends], 1))
-            self._field(file, self.target, ("time", "station"), self.truth)
-
-    def _define(self, file, sizes):
-        file.setncatts({"Conventions": "CF-1.11", "featureType": "timeSeries"})
-        for name, size in (sizes | {"station": len(self.ids)}).items():
-            file.createDimension(name, size)
-        _put(file, "station_id", ("station",), np.array(self.ids, object), cf_role="timeseries_id")
-        _put(file, "lat", ("station",), self.latitudes, standard_name="latitude", units="degrees_north")
-        _put(file, "lon", ("station",), self.longitudes, standard_name="longitude", units="degrees_east")
-        _put(file, "alt", ("station",), self.altitudes, standard_name="altitude", units="m", positive="up")
-
-    def _field(self, file, name, dimensions, values):
-        variable = file.createVariable(name, "f4", dimensions, fill_value=np.float32(-9999))
-        variable.setncatts({"units": self.units[name], "coordinates": "lat lon alt station_id"} | self.attributes)
-        variable[:] = np.where(np.isfinite(values), values, -9999)
-
-
-def _put(file, name, dimensions, values, **attributes):
-    values = np.asarray(values)
-    variable = file.createVariable(name, str if values.dtype == object else values.dtype, dimensions)
-    variable.setncatts(attributes)
-    variable[:] = values
-
-
-def _hours(times):
-    return (times.astype("datetime64[h]") - ZERO).astype(np.int64)
+    @staticmethod
+    def _hours(times):
+        return (times.astype("datetime64[h]") - ZERO).astype(np.int64)
 
 
 def members_of(mean: np.ndarray, spread: np.ndarray) -> np.ndarray:

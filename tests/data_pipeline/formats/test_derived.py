@@ -1,8 +1,5 @@
-"""Variables made from others: rain of a day from every form of amount, heights, wind speeds; cdo is the second road."""
+"""Variables made from others: rain of a day from every form of amount, heights, wind speeds."""
 
-import pickle
-import shutil
-import subprocess
 from itertools import product
 
 import numpy as np
@@ -71,13 +68,6 @@ def test_a_period_is_the_difference_of_amounts_since_the_start(tmp_path):
     assert list(dataset) == ["tp_24h", "tp"]
     found = select_variable(dataset, Variable.parse("tp:24h")).values
     np.testing.assert_allclose(found, day, rtol=0, atol=1e-7)
-
-
-def test_rows_and_members_of_derived_fields_can_be_selected_and_sent_to_other_processes(tmp_path):
-    fields = ensemble_fields(write(tmp_path / "rain.grib", since_start()), variables("tp:24h", "tp"), [48])
-    whole, part = read(fields)[1, 0], np.empty((2, 2, 2, GRID.shape[1]), np.float32)
-    pickle.loads(pickle.dumps(fields)).read(1, 0, part, slice(1, 3), [2, 0])
-    np.testing.assert_array_equal(part, whole[[2, 0], :, 1:3])
 
 
 def test_a_period_that_cannot_be_made_is_refused(tmp_path):
@@ -151,28 +141,12 @@ def hourly(path, days, method="sum", name="tp", **attributes):
     return values
 
 
-def test_hourly_amounts_sum_to_what_cdo_gives(tmp_path):
-    if not shutil.which("cdo"):
-        pytest.skip("cdo is not installed (Debian package cdo)")
-    hourly(tmp_path / "hourly.nc", 60, units="m")
-    command = ["cdo", "-s", "-b", "F64", "-daysum", "-shifttime,-30minutes", "hourly.nc", "daily.nc"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    with xr.open_dataset(tmp_path / "daily.nc") as daily:
-        expected = daily["tp"].values
-    fields = analysis_fields(tmp_path / "hourly.nc", variables("tp:24h"))
-    midnight = np.flatnonzero(fields.init_times.astype("datetime64[D]") == fields.init_times)
-    assert len(fields.init_times) == 60 * 24 - 23
-    found = read(fields, midnight.tolist())[:, 0, 0, 0]
-    assert len(found) == 60
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
-
-
-def test_means_and_extremes_are_joined_hour_by_hour(tmp_path):
+def test_amounts_means_and_extremes_are_joined_hour_by_hour(tmp_path):
     for method, name, asked, join in (
-        ("mean", "t2m", "2t:24h-mean", np.mean), ("maximum", "t2m", "mx2t:24h", np.max),
-        ("minimum", "t2m", "2t:24h-minimum", np.min),
+        ("sum", "tp", "tp:24h", np.sum), ("mean", "t2m", "2t:24h-mean", np.mean),
+        ("maximum", "t2m", "mx2t:24h", np.max), ("minimum", "t2m", "2t:24h-minimum", np.min),
     ):  # fmt: skip
-        values = hourly(tmp_path / f"{method}.nc", 2, method, name, units="K")
+        values = hourly(tmp_path / f"{method}.nc", 2, method, name, units="m" if name == "tp" else "K")
         fields = analysis_fields(tmp_path / f"{method}.nc", variables(asked))
         found = read(fields, [0, 24])[:, 0, 0, 0]
         np.testing.assert_allclose(found, join(values.reshape(2, 24, *GRID.shape), axis=1), rtol=1e-6)

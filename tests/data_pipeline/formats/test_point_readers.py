@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.point_reader import PointReader
-from data_pipeline.formats.loaded import LOADED_BYTES, LoadedReader
+from data_pipeline.formats.loaded import LoadedReader
 from data_pipeline.formats.selected_points import SelectedPointsReader
 from data_pipeline.points import Points
 
@@ -62,11 +62,6 @@ def test_a_copy_for_another_process_holds_no_fields():
     assert read(pickle.loads(copy), [1], (ALL, ALL), (4, 1))[0, 1, 0] == 101
 
 
-def test_large_archives_are_not_loaded():
-    assert LoadedReader.suits(FILE, LOADED_BYTES // 16)
-    assert not LoadedReader.suits(FILE, LOADED_BYTES // 16 + 1)
-
-
 # Some points of a file
 
 
@@ -86,11 +81,6 @@ def test_points_come_in_the_wanted_order_from_the_rows_in_between(rows, expected
     assert np.isnan(found[1]).all()
     assert source.windows == windows
     assert read(SelectedPointsReader.of(source, MINE), [5], (1, 0), ()) == 500
-
-
-def test_the_message_counts_both_sides():
-    text = SelectedPointsReader.of(Source(), MINE).describe()
-    assert text == "found at 2 of 3 stations of the ensemble, the first without is x; 2 of 4 stations are not used"
 
 
 def test_stations_without_a_common_id_are_refused():

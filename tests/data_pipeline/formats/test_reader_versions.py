@@ -6,6 +6,7 @@
 import json
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -27,22 +28,13 @@ VARIABLES = ("2t", "tcc", "msl", "z@500", "10si")
 def write_grib(path):
     keys = {"type": "pf", "stream": "enfo", "stepUnits": "h", "dataDate": 20200101, "endStep": 24}
     encoder = Encoder(GRID, centre="ecmf", setLocalDefinition=1, localDefinitionNumber=26, bitsPerValue=24, **keys)
-    places = {
-        "2t": {"typeOfLevel": "surface", "level": 0}, "msl": {"typeOfLevel": "surface", "level": 0},
-        "tcc": {"typeOfLevel": "surface", "level": 0}, "z": {"typeOfLevel": "isobaricInhPa", "level": 500},
-        "10u": {"typeOfLevel": "surface", "level": 0}, "10v": {"typeOfLevel": "surface", "level": 0},
-    }  # fmt: skip
+    places = {"z": {"typeOfLevel": "isobaricInhPa", "level": 500}}
     bases = {"2t": 280, "msl": 101_000, "tcc": 0.2, "z": 54_000, "10u": 3, "10v": -4}
-    messages = [
-        encoder.encode(
-            bases[name] + number * FIELD * (0.01 if name == "tcc" else 1),
-            shortName=name,
-            perturbationNumber=number,
-            **place,
-        )
-        for name, place in places.items()
-        for number in (1, 2)
-    ]
+    messages = []
+    for (name, base), number in product(bases.items(), (1, 2)):
+        field = base + number * FIELD * (0.01 if name == "tcc" else 1)
+        place = places.get(name, {"typeOfLevel": "surface", "level": 0})
+        messages.append(encoder.encode(field, shortName=name, perturbationNumber=number, **place))
     path.write_bytes(b"".join(messages))
     return path, open_ensemble, {"lead_times": [24]}
 

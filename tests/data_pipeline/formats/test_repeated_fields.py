@@ -67,15 +67,6 @@ def test_repeated_fields_are_compared_once(compared, tmp_path, write, monkeypatc
     assert len(compared) == 5 + 10 + 5 + 2
 
 
-def test_without_a_cache_folder_they_are_compared_every_time(compared, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "file"))
-    files = [write_grib(tmp_path / "a"), write_grib(tmp_path / "b")]
-    for count in (5, 10):
-        open_analysis(files)
-        assert len(compared) == count
-
-
 def test_an_archive_without_repeated_fields_leaves_nothing(compared, tmp_path):
     open_ensemble(write_grib(tmp_path / "a"))
     assert not (tmp_path / "cache/equal").exists()

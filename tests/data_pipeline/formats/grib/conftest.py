@@ -94,15 +94,15 @@ class Plain:
             return default
 
     @staticmethod
-    def keys(handle: int) -> dict[str, str]:
-        """Return every scalar key of the usual namespaces as text."""
+    def keys(handle: int, namespaces: Sequence[str | None] = NAMESPACES) -> dict[str, str]:
+        """Return every scalar key of the usual namespaces as text, or every key of all sections with [None]."""
         found = {}
-        for namespace in NAMESPACES:
+        for namespace in namespaces:
             iterator = eccodes.codes_keys_iterator_new(handle, namespace)
             while eccodes.codes_keys_iterator_next(iterator):
                 name = eccodes.codes_keys_iterator_get_name(iterator)
                 if eccodes.codes_get_size(handle, name) == 1:
-                    found[f"{namespace}.{name}"] = eccodes.codes_get_string(handle, name)
+                    found[f"{namespace}.{name}" if namespace else name] = eccodes.codes_get_string(handle, name)
             eccodes.codes_keys_iterator_delete(iterator)
         return found
 

@@ -8,14 +8,16 @@ import pytest
 from correction_runs import rewrite_fields
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import cfgrib_reader, summarize_files
+from data_pipeline.formats.grib import Encoder, summarize_files
 from data_pipeline.formats.grib.scan import scan_messages
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import ensemble_fields, open_ensemble
+from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
 U, V = Variable("u", 500), Variable("v", 500)
 PACKING = 2e-3
+ENCODER = Encoder(Grid.regular(5, 8), edition=2, centre="kwbc", productDefinitionTemplateNumber=1)
 
 
 def value(name, number, step):
@@ -25,22 +27,11 @@ def value(name, number, step):
 
 def field(name, number, step, values=None):
     """An ecCodes message of one field on a 45-degree grid, as NCEP writes members."""
-    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
-    for key, setting in {
-        "centre": "kwbc", "productDefinitionTemplateNumber": 1, "Ni": 8, "Nj": 5,
-        "latitudeOfFirstGridPointInDegrees": 90, "latitudeOfLastGridPointInDegrees": -90,
-        "longitudeOfFirstGridPointInDegrees": 0, "longitudeOfLastGridPointInDegrees": 315,
-        "iDirectionIncrementInDegrees": 45, "jDirectionIncrementInDegrees": 45,
-        "shortName": name, "typeOfLevel": "isobaricInhPa", "level": 500,
-        "dataDate": 20180104, "dataTime": 0, "step": step, "perturbationNumber": number,
-    }.items():  # fmt: skip
-        eccodes.codes_set(handle, key, setting)
-    values = value(name, number, step) if values is None else values
-    missing = np.isnan(values)
-    eccodes.codes_set(handle, "bitmapPresent", int(missing.any()))
-    eccodes.codes_set(handle, "missingValue", 1e20)
-    eccodes.codes_set_values(handle, np.where(missing, 1e20, values).ravel())
-    return handle
+    content = ENCODER.encode(
+        value(name, number, step) if values is None else values, shortName=name, typeOfLevel="isobaricInhPa",
+        level=500, dataDate=20180104, dataTime=0, step=step, perturbationNumber=number,
+    )  # fmt: skip
+    return eccodes.codes_new_from_message(content)
 
 
 def write(path, *messages):
@@ -64,23 +55,6 @@ def winds(tmp_path):
     """Wind components of two members and steps: two fields in each message; one message has a single field."""
     pairs = [[field(name, number, step) for name in "uv"] for number in (1, 2) for step in (0, 24)]
     return write(tmp_path / "winds", *pairs[:-1], *([one] for one in pairs[-1]))
-
-
-@pytest.fixture(autouse=True)
-def reset_warning():
-    cfgrib_reader.warn.cache_clear()
-
-
-def test_every_field_is_a_row(winds):
-    table = Table.of(winds)
-    assert [table.kinds[kind].short_name for kind in table.records["kind"]] == ["u", "v"] * 4
-    assert table.records["field"].tolist() == [1, 2] * 3 + [0, 0]
-    assert table.records["number"].tolist() == [1] * 4 + [2] * 4
-    assert table.records["step"].tolist() == [0, 0, 1440, 1440] * 2
-    assert (table.records["bits"][:6] == -1).all()
-    text = summarize_files(winds)
-    assert "u v at 500 hPa" in text
-    assert "missing      none" in text
 
 
 def test_values_are_those_of_single_fields(winds, tmp_path):
@@ -115,16 +89,6 @@ def test_missing_values_are_nan(tmp_path):
     dataset = open_ensemble(path, chunks=None)
     np.testing.assert_array_equal(np.isnan(dataset.v.values.squeeze()), np.isnan(values))
     assert not np.isnan(dataset.u.values).any()
-
-
-def test_the_cost_is_printed_once_with_the_file(winds, tmp_path, capfd):
-    open_ensemble(winds)
-    open_ensemble(winds)
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"warning: {winds} has GRIB2 messages that hold several fields; cfgrib reads these fields")
-    assert "slower" in line
-    open_ensemble(write(tmp_path / "single", [field("u", 1, 0)]))
-    assert not capfd.readouterr().err
 
 
 def test_fields_of_one_message_for_one_place_are_compared(tmp_path):
@@ -162,8 +126,3 @@ def test_a_damaged_field_is_refused_with_advice(winds):
     winds.write_bytes(content)
     with pytest.raises(InputError, match=rf"winds: .*byte {second}"):
         open_ensemble(winds, chunks=None).load()
-
-
-def test_a_missing_file_is_refused_by_cfgrib_too(winds):
-    with pytest.raises(InputError, match=r"cfgrib cannot read field 3 of the message at byte \d+.*grib_copy"):
-        cfgrib_reader.read_field(winds, int(Table.of(winds).records["offset"][-1]), 3)

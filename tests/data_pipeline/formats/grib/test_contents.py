@@ -1,15 +1,26 @@
-import re
+"""The summary of the contents of GRIB files, and the groups of files with common starts."""
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_pipeline.formats.grib import summarize_files
-
-
-def lines(text):
-    return dict(re.match(r"(.{12}) (.*)", line).groups() for line in text.splitlines())
+from data_pipeline.formats.grib.audit import Census
+from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.kind import Kind
+from data_pipeline.formats.grib.table import RECORD, Stamp, Table
 
 
 def read(paths):
     """The lines by their names; of several lines with one name, the last."""
-    return {name.strip(): text for name, text in lines(summarize_files(paths)).items()}
+    return {line[:12].strip(): line[13:] for line in summarize_files(paths).splitlines()}
+
+
+def lines_named(name, paths):
+    """The lines with this name."""
+    return [line[13:] for line in summarize_files(paths).splitlines() if line.startswith(name)]
 
 
 def test_a_complete_archive(writer, tmp_path):
@@ -30,11 +41,6 @@ def test_a_complete_archive(writer, tmp_path):
     }
 
 
-def lines_named(name, paths):
-    """The lines with this name."""
-    return [line[13:] for line in summarize_files(paths).splitlines() if line.startswith(name)]
-
-
 def test_incomplete_files_are_named_with_their_missing_messages(writer, tmp_path):
     """As in the real archive: one level of one member is missing for all variables and lead times."""
     names, years = ("z@500", "t@500", "z@850", "t@850"), (1998, 1999)
@@ -47,14 +53,6 @@ def test_incomplete_files_are_named_with_their_missing_messages(writer, tmp_path
         f"{tmp_path}/output.pl.1999: 6 of z@500 t@500 at starts 1999-01-04T00:00, lead times 0 24 48 h, members 2",
         f"{tmp_path}/output.sfc.1998: 1 of 2t at starts 1998-01-04T00:00, lead times 24 h, members 3",
     ]
-
-
-def test_many_incomplete_files_are_counted(writer, tmp_path):
-    for year in range(1998, 2008):
-        writer.forecast(tmp_path / str(year), years=(year,), without=[("2t", year, 24, year % 3 + 1)])
-    lines = lines_named("lacks", tmp_path / "*")
-    assert len(lines) == 9
-    assert lines[-1] == "... and 2 more"
 
 
 def test_repeated_fields_are_named_with_the_keys_that_differ_and_damaged_files_are_listed(writer, tmp_path):
@@ -74,16 +72,30 @@ def test_repeated_fields_are_named_with_the_keys_that_differ_and_damaged_files_a
     ]
 
 
-def test_real_files(samples):
-    found = read(samples / "grib_metview_ens" / "z500_ens.grib")
-    assert found["types"] == "perturbed forecasts (pf) 50, control forecasts (cf) 1"
-    assert found["members"].endswith("11 ... 49 50 (51 in all)")
-    path = samples / "grib_cfgrib_samples" / "tp_on_different_grid_resolutions.grib"
-    assert read(path)["grid"] == (
-        f"37 x 72 points, latitudes 90 to -90, longitudes 0 to 355 (tp in {path}); "
-        f"46 x 90 points, latitudes 90 to -90, longitudes 0 to 356 (tp in {path})"
-    )
-    assert read(samples / "grib_metview_ens" / "t_n48.grib")["grid"] == "the reduced Gaussian grid N48 (13280 points)"
-    found = read(samples / "grib_cfgrib_samples" / "hpa_and_pa.grib")
-    assert found["variables"] == "t (isobaricInPa 10) t (isobaricInPa 1); t at 1 hPa"
-    assert read(samples / "grib_cfgrib_samples" / "forecast_monthly_ukmo.grib")["missing"] == "4,312 of 4,480"
+KIND = Kind(
+    "2t", 167, "2 metre temperature", "K", "instant", "", "surface", 0, "pf", "0001", Layout("regular_ll", 5, 8)
+)
+
+
+def table(file, starts):
+    records = np.zeros(len(starts), RECORD)
+    records["init"] = sorted(starts)
+    return Table(Path(str(file)), Stamp(1, 0), records, (KIND,))
+
+
+@given(st.lists(st.sets(st.integers(0, 15), min_size=1, max_size=3), min_size=1, max_size=12))
+def test_groups_are_the_connected_files(files):
+    """Compared with repeated merging until nothing changes."""
+    census = Census()
+    for file, starts in enumerate(files):
+        census.add(table(file, starts))
+    label = list(range(len(files)))
+    while True:
+        spread = [min(label[b] for b in range(len(files)) if files[a] & files[b]) for a in range(len(files))]
+        if spread == label:
+            break
+        label = spread
+    expected = [[str(k) for k in range(len(files)) if label[k] == group] for group in sorted(set(label))]
+    assert [[str(path) for path in group] for group in census.groups()] == expected
+    assert census.messages == sum(map(len, files))
+    assert census.values("init").tolist() == sorted(set.union(*files))

@@ -46,29 +46,6 @@ def test_an_ens10_message_has_the_keys_and_the_size_of_the_published_files():
     assert len(message) == 519_965  # 46,200 of them make the 24.0 GB of a published pressure-level file
 
 
-@pytest.mark.parametrize("edition", [1, 2])
-def test_values_are_read_back_within_the_packing(edition):
-    decoded = values(Encoder(GRID, edition=edition).encode(FIELD))
-    step = 2.0 ** np.ceil(np.log2(np.ptp(FIELD) / (2**16 - 1)))
-    # Half a step, and the reference value in GRIB1's 24-bit hexadecimal floating point.
-    assert np.abs(decoded - FIELD).max() <= step / 2 + FIELD.max() * 2**-20
-    finer = values(Encoder(GRID, edition=edition, bitsPerValue=24).encode(FIELD))
-    assert np.abs(finer - FIELD).max() < step / 16
-
-
-@pytest.mark.parametrize("edition", [1, 2])
-def test_missing_values_are_a_bitmap_and_9999_is_a_value(edition):
-    field = FIELD.copy()
-    field[1, 2], field[3, 4] = np.nan, 9999.0
-    message = Encoder(GRID, edition=edition, bitsPerValue=24).encode(field)
-    decoded = values(message)
-    assert np.isnan(decoded).sum() == 1
-    assert np.isnan(decoded[1, 2])
-    assert decoded[3, 4] == pytest.approx(9999, abs=0.01)
-    assert eccodes.codes_get(open_message(message), "bitmapPresent") == 1
-    assert eccodes.codes_get(open_message(Encoder(GRID, edition=edition).encode(FIELD)), "bitmapPresent") == 0
-
-
 CONSTANTS = [np.full(GRID.shape, value) for value in (0.0, 5.0, -273.15, np.nan)]
 FIELDS = [FIELD, FIELD * 1e-6, np.where(FIELD > 280, np.nan, FIELD), *CONSTANTS]
 KEYS = st.fixed_dictionaries(

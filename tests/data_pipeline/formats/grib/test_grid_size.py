@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Edit, Encoder, rewrite
-from data_pipeline.formats.grib.marks import product_section
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
@@ -74,19 +73,3 @@ def test_a_constant_field_may_have_more_points_than_its_message_has_bits(tmp_pat
     assert 8 * len(content) < 181 * 360
     (tmp_path / "file.grib").write_bytes(content)
     assert (open_ensemble(tmp_path / "file.grib")["2t"].values == 280).all()
-
-
-def test_a_correction_of_contradicting_sections_is_refused_by_file_and_byte(tmp_path):
-    """The section with the product gets the number of a local section."""
-    sound = message(2)
-    damaged = sound.copy()
-    damaged[product_section(damaged) + 4] = 2
-
-    def header(content):
-        product_section(bytes(damaged))
-        return content
-
-    (tmp_path / "file.grib").write_bytes(sound * 2)
-    with pytest.raises(InputError, match=r"file\.grib is damaged: the message at byte 0 has no section 4; fetch"):
-        rewrite(tmp_path / "file.grib", tmp_path / "out.grib", lambda _: Edit(np.zeros(GRID.shape), header=header))
-    assert not (tmp_path / "out.grib").exists()

@@ -1,3 +1,5 @@
+"""Values that a packing can hold, in every packing: lattices of members, and what ecCodes decodes of new messages."""
+
 import eccodes
 import numpy as np
 import pytest
@@ -6,7 +8,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, Lattice
+from data_pipeline.formats.grib import Encoder, Lattice, repack
+from data_pipeline.formats.grib.packing_bits import Resolution
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
@@ -79,3 +82,64 @@ def test_missing_values_stay_missing():
     rounded = Lattice().round(members)
     assert np.isfinite(rounded).sum() == 1
     assert rounded[0, 1, 2] == pytest.approx(5, abs=1e-5)
+
+
+# Values that are read back before a message is written
+
+
+FINE = Grid.regular(19, 36)
+PACKINGS = [(1, "grid_simple"), (2, "grid_simple"), (2, "grid_ccsds"), (2, "grid_complex_spatial_differencing")]
+
+
+def message(edition, packing, bits=16, holes=False, field=None):
+    field = 280 + 5 * np.random.default_rng(bits).normal(size=FINE.shape) if field is None else field
+    if holes:
+        field[3:5, 7] = np.nan
+    simple = Encoder(FINE, edition=edition, typeOfLevel="surface", shortName="2t").encode(field, bitsPerValue=bits)
+    handle = eccodes.codes_new_from_message(simple)
+    eccodes.codes_set(handle, "packingType", packing)
+    return eccodes.codes_get_message(handle)
+
+
+def values(content):
+    """The values of a message in its own order, by ecCodes alone."""
+    handle = eccodes.codes_new_from_message(content)
+    eccodes.codes_set(handle, "missingValue", 1e30)
+    found = eccodes.codes_get_values(handle)
+    return np.where(found == 1e30, np.nan, found)
+
+
+@pytest.mark.parametrize(("edition", "packing"), PACKINGS)
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("bits", [8, 11, 16, 24])
+def test_values_are_read_back_as_eccodes_decodes_them_and_a_changed_one_is_noticed(edition, packing, holes, bits):
+    """A value that is off by two steps of the packing, and a missing value at another place."""
+    content = message(edition, packing, bits, holes)
+    stored = values(content)
+    found, used, step = repack._read_back(content, stored.size)
+    np.testing.assert_array_equal(found, stored)
+    handle = eccodes.codes_new_from_message(content)
+    # The key of complex packing has the bits of groups. Single precision of the reference may cost one bit of 24.
+    own = eccodes.codes_get(handle, "bitsPerValue")
+    assert used in ((bits - 1, bits) if "complex" in packing else (own,))
+    assert step == 2.0 ** eccodes.codes_get(handle, "binaryScaleFactor")
+    missing, filled = np.isnan(stored) if holes else None, np.where(np.isnan(stored), 9e9, stored)
+    assert repack._holds(content, filled, missing, bits)
+    if bits == 16:
+        assert not repack._holds(content, filled, missing, 12)
+    if holes:
+        assert not repack._holds(content, stored, np.roll(missing, 1), bits)
+    # With the largest deviation that the rounding of the reference value excuses.
+    filled[11] += 2.0**-20 * np.nanmax(np.abs(stored)) + 2.01 * step
+    assert not repack._holds(content, filled, missing, bits)
+
+
+def test_the_bits_of_complex_packing_are_those_of_its_range():
+    """A ramp has equal differences, so its groups need no bits, and its lattice must still be fine."""
+    ramp = np.linspace(270, 300, FINE.shape[0] * FINE.shape[1]).reshape(FINE.shape)
+    content = message(2, "grid_complex_spatial_differencing", 12, field=ramp)
+    handle = eccodes.codes_new_from_message(content)
+    assert eccodes.codes_get(handle, "bitsPerValue") < 8
+    bits, step = Resolution.of(handle)
+    assert bits == 12
+    assert 30 / 2**12 <= step <= 30 / 2**11

@@ -46,30 +46,6 @@ def test_every_scanning_mode_is_arranged_and_stored(rows, columns, scanning, wes
     np.testing.assert_array_equal(ours.store(field), stored)
 
 
-@pytest.mark.parametrize("edition", [1, 2])
-@pytest.mark.parametrize("scanning", [scan for scan in SCANS if not scan & ALTERNATIVE_ROWS])
-def test_points_have_the_coordinates_of_ecCodes(edition, scanning):
-    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
-    lat, lon = (60, 40), (10, 40)
-    lat, lon = lat[:: -1 if scanning & J_POSITIVELY else 1], lon[:: -1 if scanning & I_NEGATIVELY else 1]
-    for key, value in {
-        "Ni": 4, "Nj": 3, "scanningMode": scanning,
-        "latitudeOfFirstGridPointInDegrees": lat[0], "latitudeOfLastGridPointInDegrees": lat[1],
-        "longitudeOfFirstGridPointInDegrees": lon[0], "longitudeOfLastGridPointInDegrees": lon[1],
-        "iDirectionIncrementInDegrees": 10, "jDirectionIncrementInDegrees": 10, "bitsPerValue": 8,
-    }.items():  # fmt: skip
-        eccodes.codes_set(handle, key, value)
-    eccodes.codes_set_values(handle, np.arange(12.0))
-    ours = Layout.of(handle)
-    field = ours.arrange(eccodes.codes_get_values(handle))
-    points = {(point.lat, point.lon): point.value for point in eccodes.codes_grib_get_data(handle)}
-    assert {
-        (lat, lon): field[j, i]
-        for j, lat in enumerate(ours.grid.latitudes)
-        for i, lon in enumerate(ours.grid.longitudes)
-    } == points
-
-
 def test_a_global_grid_starts_at_greenwich_and_a_region_is_not_split():
     assert layout(columns=8, west=-180, east=135).grid.longitudes == (0, 45, 90, 135, 180, 225, 270, 315)
     assert layout(columns=8, west=180, east=135).grid.longitudes == (0, 45, 90, 135, 180, 225, 270, 315)

@@ -1,4 +1,4 @@
-"""Marks and templates of corrected messages, compared with those that ecCodes itself writes."""
+"""Marks and templates of corrected messages and ensemble statistics, compared with what ecCodes writes and reads."""
 
 import eccodes
 import numpy as np
@@ -6,22 +6,9 @@ import pytest
 from marked_messages import ECMWF, keys_of, message
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import HeaderMarks, marks
+from data_pipeline.formats.grib import HeaderMarks, StatisticHeader, marks
 from data_pipeline.formats.grib.marks import IDENTITY, marked, postprocessed
-
-
-def all_keys(message):
-    """Every key of every section that ecCodes reads, with the values of the field."""
-    handle = eccodes.codes_new_from_message(message)
-    iterator, found = eccodes.codes_keys_iterator_new(handle), {}
-    while eccodes.codes_keys_iterator_next(iterator):
-        name = eccodes.codes_keys_iterator_get_name(iterator)
-        if eccodes.codes_get_size(handle, name) == 1:
-            found[name] = eccodes.codes_get_string(handle, name)
-    eccodes.codes_keys_iterator_delete(iterator)
-    values = eccodes.codes_get_values(handle)
-    eccodes.codes_release(handle)
-    return found, values
+from data_pipeline.formats.grib.product import product_of
 
 
 @pytest.mark.parametrize("centre", [{"centre": "kwbc"}, ECMWF], ids=["no local section", "ECMWF"])
@@ -42,10 +29,11 @@ def test_postprocessed_templates_are_the_bytes_that_eccodes_writes(raw, new, cen
 
 
 @pytest.mark.parametrize(("template", "kind"), [(0, "3"), (1, "11"), (8, "3"), (11, "11")])
-def test_a_mark_changes_only_the_generating_process(template, kind):
+def test_a_mark_changes_only_the_generating_process(plain, template, kind):
     old = message(template, **ECMWF)
-    before, values = all_keys(old)
-    after, same = all_keys(marked(old))
+    handles = [eccodes.codes_new_from_message(each) for each in (old, marked(old))]
+    before, after = (plain.keys(handle, [None]) for handle in handles)
+    values, same = (plain.values(handle) for handle in handles)
     changed = {key for key in before if before[key] != after[key]}
     assert {"typeOfGeneratingProcess", "generatingProcessIdentifier"} <= changed
     derived = {"md5Section4", "md5Headers", "modelVersion"}  # ecCodes computes them from the two keys
@@ -129,18 +117,60 @@ def test_ecCodes_is_asked_once_for_each_kind_of_message(edition, monkeypatch):
         eccodes.codes_release(handle)
 
 
-def test_every_real_message_is_found_as_before(real_files, plain):
-    """Messages of all samples in GRIB: identity by ecCodes, values bit for bit."""
-    count = 0
-    for path in real_files:
-        for number, handle in enumerate(plain.handles(path)):
-            if number % 17:
-                continue
-            old = eccodes.codes_get_message(handle)
-            new = HeaderMarks()(old)
-            assert len(new) == len(old)
-            other = eccodes.codes_new_from_message(new)
-            np.testing.assert_array_equal(plain.values(handle), plain.values(other))
-            eccodes.codes_release(other)
-            count += 1
-    assert count > 30
+# Ensemble statistics
+
+
+STATISTICS = [
+    (StatisticHeader("mean", 50), ("199", "200"), "ensemble mean", {"derivedForecast": "0"}, "em"),
+    (StatisticHeader("spread", 50), ("199", "200"), "ensemble spread", {"derivedForecast": "4"}, "es"),
+    (
+        StatisticHeader("quantile", 50, level=0.9), ("89", "90"), "quantile",
+        {"quantileValue": "9", "totalNumberOfQuantiles": "10"}, "pb",
+    ),
+    (
+        StatisticHeader("probability", 50, above=True, limit=273.15), ("201", "202"), "probability",
+        {"probabilityType": "3", "lowerLimit": "273.15", "scaledValueOfUpperLimit": "MISSING"}, "ep",
+    ),
+    (
+        StatisticHeader("probability", 50, above=False, limit=0.001), ("201", "202"), "probability",
+        {"probabilityType": "4", "upperLimit": "0.001", "scaledValueOfLowerLimit": "MISSING"}, "ep",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("centre", [{"centre": "kwbc"}, ECMWF], ids=["no local section", "ECMWF"])
+@pytest.mark.parametrize("over_time", [False, True])
+@pytest.mark.parametrize(("header", "templates", "product", "keys", "mars"), STATISTICS)
+def test_headers_of_statistics(header, templates, product, keys, mars, over_time, centre):
+    old = message(11 if over_time else 1, **centre)
+    new = header(old)
+    assert keys_of(new, "productDefinitionTemplateNumber") == [templates[over_time]]
+    assert keys_of(new, *keys) == list(keys.values())
+    kept = ("paramId", "dataDate", "stepRange", "level", "centre", "inputProcessIdentifier")
+    assert keys_of(new, *kept[:-1]) == keys_of(old, *kept[:-1])
+    assert keys_of(new, kept[-1]) == ["152"]
+    if "type" in centre:
+        assert keys_of(new, "marsType") == [mars]
+    handle = eccodes.codes_new_from_message(new)
+    assert product_of(handle) == product
+    eccodes.codes_release(handle)
+
+
+def test_what_a_header_cannot_hold_is_refused_and_grib1_has_mean_and_spread_of_ecmwf_only():
+    old = message(1, edition=1, **ECMWF)
+    assert keys_of(StatisticHeader("mean", 50)(old), "type", "number", "stepRange") == ["em", "0", "48"]
+    assert keys_of(StatisticHeader("spread", 50)(old), "type", "number", "shortName") == ["es", "0", "2t"]
+    for header in (StatisticHeader("quantile", 50, level=0.5), StatisticHeader("probability", 50, limit=273.15)):
+        with pytest.raises(InputError, match=rf"GRIB1 has no header for a {header.kind}, .*edition=2 IN OUT"):
+            header(old)
+    for header, sentence in (
+        (StatisticHeader("quantile", 50, level=0.12345), r"the quantile level 0\.12345 is no fraction"),
+        (StatisticHeader("probability", 50, limit=np.pi), r"the threshold 3\.14159.* has more digits"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            header(message(1))
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib1")
+    eccodes.codes_set(handle, "setLocalDefinition", 0)
+    eccodes.codes_set(handle, "centre", 7)
+    with pytest.raises(InputError, match="GRIB1 of this centre has no header for an ensemble mean"):
+        StatisticHeader("mean", 50)(eccodes.codes_get_message(handle))

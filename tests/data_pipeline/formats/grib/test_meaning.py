@@ -62,27 +62,22 @@ def values_of(path, name, lead=24, **options):
 # Units
 
 
-def test_cloud_cover_in_per_cent_is_read_as_a_fraction(tmp_path):
-    """As TIGGE, S2S and GEFS write it: it used to be clamped to 1."""
-    path = write(tmp_path / "file", *(ecmwf((1, 24, 0, 0), FIELD + k, k, paramId=228164) for k in (0, 1)))
-    with path.open("rb") as file:
-        assert eccodes.codes_get(eccodes.codes_grib_new_from_file(file), "units") == "%"
-    opened = values_of(path, "tcc").tcc
-    assert opened.units == "(0 - 1)"
-    np.testing.assert_allclose(opened.values.reshape(2, 12), np.stack([FIELD, FIELD + 1]) / 100, atol=1e-7)
-    (meaning,) = ensemble_fields(path, [Variable("tcc")], [24]).meanings
-    assert (meaning.units, meaning.intervals) == ("1", (0,))
-
-
-def test_precipitation_in_mass_per_area_is_read_in_metres(tmp_path):
-    """The ensemble in kg m-2 (228228), the truth in m (228)."""
-    path = write(tmp_path / "ensemble", ncep("tp", 11, step="0-24"))
-    opened = values_of(path, "tp").tp
-    assert opened.units == "m"
-    np.testing.assert_allclose(opened.values.ravel(), FIELD / 1000, rtol=1e-6)
-    one = ensemble_fields(path, [Variable("tp")], [24])
-    truth = write(tmp_path / "truth", ecmwf((1, 24, 0, 0), FIELD / 1000, shortName="tp"))
-    assert one.meanings == ensemble_fields(truth, [Variable("tp")], [24]).meanings
+@pytest.mark.parametrize(
+    ("content", "name", "units", "factor"),
+    [
+        (ecmwf((1, 24, 0, 0), paramId=228164), "tcc", "(0 - 1)", 1e-2),  # in %, as TIGGE, S2S and GEFS write it
+        (ncep("tp", 11, step="0-24"), "tp", "m", 1e-3),  # in kg m-2 (228228)
+        (ecmwf((1, 24, 0, 0), shortName="tp"), "tp", "m", 1),
+    ],
+    ids=["per cent", "mass per area", "metres"],
+)
+def test_values_and_meanings_are_those_of_the_units_of_ecmwf(tmp_path, content, name, units, factor):
+    path = write(tmp_path / "file", content)
+    opened = values_of(path, name)[name]
+    assert opened.units == units
+    np.testing.assert_allclose(opened.values.ravel(), FIELD * factor, rtol=1e-6)
+    (meaning,) = ensemble_fields(path, [Variable(name)], [24]).meanings
+    assert (meaning.units, meaning.intervals) == (("1", (0,)) if name == "tcc" else ("m", (1440,)))
 
 
 def test_units_without_a_conversion_are_refused(tmp_path):
@@ -176,22 +171,12 @@ def test_the_summary_states_intervals_and_units(tmp_path):
 PRODUCTS = {
     "ensemble mean": [
         ecmwf((1, 24, 0, 0), shortName="2t", type="em"),
-        ncep("2t", 2, derivedForecast=0),
-        ncep("2t", 2, derivedForecast=1),
+        *(ncep("2t", 2, derivedForecast=number) for number in (0, 1)),
     ],
-    "ensemble spread": [
-        ecmwf((1, 24, 0, 0), shortName="2t", type="es"),
-        ncep("2t", 2, derivedForecast=4),
-    ],
+    "ensemble spread": [ecmwf((1, 24, 0, 0), shortName="2t", type="es"), ncep("2t", 2, derivedForecast=4)],
     "cluster mean": [ncep("2t", 4, derivedForecast=6)],
-    "probability": [
-        ecmwf((1, 24, 0, 0), shortName="2t", type="ep"),
-        ncep("2t", 5),
-    ],
-    "quantile": [
-        ecmwf((1, 24, 0, 0), shortName="2t", type="pb"),
-        ncep("2t", 6, percentileValue=10),
-    ],
+    "probability": [ecmwf((1, 24, 0, 0), shortName="2t", type="ep"), ncep("2t", 5)],
+    "quantile": [ecmwf((1, 24, 0, 0), shortName="2t", type="pb"), ncep("2t", 6, percentileValue=10)],
 }
 
 

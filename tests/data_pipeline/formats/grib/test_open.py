@@ -1,6 +1,5 @@
 """Files of GRIB messages as datasets and as fields. `test_sources.py` has the contract of all formats."""
 
-import dask.array
 import numpy as np
 import pytest
 import xarray as xr
@@ -8,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats import datasets
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import Encoder, reader
@@ -26,23 +24,6 @@ def variables(*names):
 
 
 # Dimensions, coordinates and values
-
-
-def test_an_ens10_file_equals_cfgrib(writer, tmp_path):
-    path = writer.forecast(tmp_path / "output.pl.20180104", ("z@500", "t@500", "z@850", "t@850"))
-    ours = open_ensemble(path)
-    theirs = xr.open_dataset(path, engine="cfgrib", backend_kwargs={"indexpath": ""})
-    assert dict(theirs.sizes) == {
-        "number": 3, "time": 2, "step": 3, "isobaricInhPa": 2, "latitude": 5, "longitude": 8
-    }  # fmt: skip
-    names = {"time": "init_time", "step": "lead_time", "isobaricInhPa": "level"}
-    theirs = theirs.rename(names).transpose(*ours.t.dims)
-    for name in ("init_time", "number", "level"):
-        np.testing.assert_array_equal(ours[name].values, theirs[name].values)
-    np.testing.assert_array_equal(ours.lead_time.values, theirs.lead_time.values / np.timedelta64(1, "h"))
-    for name in ("z", "t"):
-        np.testing.assert_array_equal(ours[name].values, theirs[name].values)
-        assert ours[name].attrs == {"units": theirs[name].GRIB_units, "long_name": theirs[name].GRIB_name}
 
 
 def test_9999_is_a_value_beside_missing_values(tmp_path):
@@ -94,12 +75,6 @@ def test_any_part_of_the_cube_equals_the_same_part_of_the_loaded_cube(writer, tm
     xr.testing.assert_identical(dataset.t.isel(key).load(), whole.isel(key))
 
 
-def test_points_along_a_track(writer, tmp_path):
-    field = open_ensemble(writer.forecast(tmp_path / "file"), chunks=None)["2t"]
-    track = {"latitude": xr.DataArray([0, 2, 4], dims="point"), "longitude": xr.DataArray([1, 0, 7], dims="point")}
-    xr.testing.assert_identical(field.isel(track).load(), field.copy().load().isel(track))
-
-
 def test_only_the_indexed_fields_are_decoded(writer, tmp_path, monkeypatch):
     path = writer.forecast(tmp_path / "file", ("2t", "z@500"))
     decoded, original = [], reader.read_values
@@ -109,21 +84,6 @@ def test_only_the_indexed_fields_are_decoded(writer, tmp_path, monkeypatch):
     assert not decoded
     assert part.values.shape == (2, 3, 5, 8)
     assert len(decoded) == 6
-    chunked = open_ensemble(path)
-    assert isinstance(chunked["2t"].data, dask.array.Array)
-    assert chunked.z.data.chunksize == (1, 1, 3, 1, 5, 8)
-    assert len(decoded) == 6
-    chunked.z.isel(init_time=0, lead_time=0).compute()
-    assert len(decoded) == 9
-
-
-def test_many_threads_read_the_same_values_as_one(writer, tmp_path, monkeypatch):
-    dataset = open_ensemble(writer.forecast(tmp_path / "file", ("t@500", "t@850", "2t")), chunks=None)
-    alone = dataset.copy().load()
-    monkeypatch.setattr(BUDGET, "_total", 7)
-    monkeypatch.setattr(reader, "MIN_THREAD_BYTES", 1)
-    for _ in range(5):
-        xr.testing.assert_identical(dataset.copy().load(), alone)
 
 
 def test_different_cubes_have_different_dask_names(writer, tmp_path):
@@ -181,16 +141,17 @@ def test_an_array_of_another_shape_is_refused(file):
         ensemble_fields(file, WANTED, LEADS).read(0, 0, np.empty((3, 2, 5, 8), np.float32))
 
 
-def test_files_in_several_units_are_read_in_one(writer, tmp_path):
-    one = writer.forecast(tmp_path / "one", ("tp",), years=(1998,))
-    two = writer.rain(tmp_path / "two", years=(1999,))
-    fields = ensemble_fields([one, two], [Variable("tp")], [24])
+def test_members_in_several_files_and_units_are_read_in_one(writer, tmp_path):
+    """Precipitation in metres and in kilograms per square metre, one file for each member."""
+    paths = [writer.forecast(tmp_path / str(k), ("tp",), numbers=(k,)) for k in (1, 3)]
+    fields = ensemble_fields([*paths, writer.rain(tmp_path / "2", numbers=(2,))], [Variable("tp")], [24])
     assert fields.meanings[0].units == "m"
-    out = np.empty((3, 1, 5, 8))
-    for position, factor in enumerate((1, 1e-3)):
-        fields.read(position, 0, out)
-        expected = [factor * writer.value(Variable("tp"), 1998 + position, 24, number) for number in (1, 2, 3)]
-        np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5)
+    out, moments = np.empty((3, 1, 5, 8), np.float32), np.empty((2, 1, 5, 8), np.float32)
+    fields.read(0, 0, out)
+    expected = [factor * writer.value(Variable("tp"), 1998, 24, k) for k, factor in ((1, 1), (2, 1e-3), (3, 1))]
+    np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5)
+    fields.read_moments(0, 0, moments)
+    np.testing.assert_array_equal(moments, pseudo_members(out))
 
 
 def test_arrays_larger_than_the_memory_are_refused(file, monkeypatch):
@@ -202,20 +163,6 @@ def test_arrays_larger_than_the_memory_are_refused(file, monkeypatch):
 
 
 # Missing fields
-
-
-def test_the_first_missing_member_is_named(writer, tmp_path):
-    without = [("2t", 1999, 24, 2), ("2t", 1999, 48, 3)]
-    paths = [writer.forecast(tmp_path / f"sfc{y}", years=(y,), without=without) for y in (1998, 1999)]
-    sentence = r"sfc1999 lacks 2t at init_time 1999-01-04T00:00, lead_time 24, number 2, the first of 2 missing"
-    with pytest.raises(InputError, match=sentence):
-        open_ensemble(paths)
-    masked = open_ensemble(paths, missing="mask")["2t"]
-    absent = np.isnan(masked).all(("latitude", "longitude"))
-    assert int(absent.sum()) == 2
-    assert bool(absent.sel(lead_time=24, number=2)[1])
-    whole = open_ensemble(paths, lead_times=[0])
-    assert whole.sizes["lead_time"] == 1
 
 
 def test_steps_that_are_not_whole_hours_are_refused_unless_others_are_selected(writer, tmp_path):
@@ -230,15 +177,6 @@ def test_steps_that_are_not_whole_hours_are_refused_unless_others_are_selected(w
 
 
 # Contradictions
-
-
-def test_two_messages_of_one_field_are_both_named(writer, tmp_path):
-    one = writer.forecast(tmp_path / "one", expver="0001")
-    other = writer.forecast(tmp_path / "other", expver="0002", years=(1999,), leads=(24,), numbers=(2,))
-    with pytest.raises(
-        InputError, match=r"one \(byte \d+\) and .*other \(byte 0\) both hold 2t .*expver 0001 and 0002"
-    ):
-        open_ensemble([one, other])
 
 
 def test_coordinates_with_rounding_differences_are_one_grid(tmp_path):

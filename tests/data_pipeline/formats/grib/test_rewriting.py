@@ -121,17 +121,6 @@ def test_every_real_message_keeps_every_key(real_files, plain, tmp_path):
     assert replaced > 300
 
 
-def test_missing_values_stay_missing_under_any_correction(tmp_path, target):
-    field = np.full(GRID.shape, 290.0)
-    field[2, 3:] = np.nan
-    (tmp_path / "input").write_bytes(Encoder(GRID, typeOfLevel="surface", level=0, shortName="sst").encode(field))
-    for filled in (np.nan, 300.0):
-        new = np.where(np.isnan(field), filled, np.arange(8.0))
-        rewrite_fields(tmp_path / "input", target, lambda message, new=new: new)
-        expected = np.where(np.isnan(field), np.nan, np.arange(8.0))
-        np.testing.assert_allclose(open_ensemble(target).sst.values.squeeze(), expected, atol=1e-3)
-
-
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_constant_field_can_become_variable_and_the_reverse(tmp_path, target, edition, missing):

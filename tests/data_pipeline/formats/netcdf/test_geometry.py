@@ -131,40 +131,35 @@ def test_a_rotated_grid_without_positions(plain, tmp_path):
     assert dataset.latitude[0].item() == pytest.approx(49)
 
 
-def ragged(plain, path):
-    coordinates = {name: STATIONS[name] for name in ("lat", "lon", "station_name")}
-    coordinates |= {"time": (("obs",), [0, 24, 0, 0], VALID)}
-    counts = {"row_size": (("station",), [2, 1, 1], {"sample_dimension": "obs"})}
-    return plain.write(path, coordinates, counts | {"t2m": (("obs",), ramp(4), K)}, featureType="timeSeries")
-
-
-def trajectory(plain, path):
-    coordinates = {
-        "time": (("time",), [0, 24], VALID), "lat": (("time",), [50.0, 51.0], NORTH),
-        "lon": (("time",), [8.0, 9.0], EAST),
-    }  # fmt: skip
-    return plain.write(path, coordinates, {"t2m": (("time",), ramp(2), K)})
-
-
-def own_times(plain, path):
-    coordinates = STATIONS | {"time": (("station", "obs"), [[0, 24], [0, 24], [6, 30]], VALID)}
-    return plain.write(path, coordinates, {"t2m": (("station", "obs"), ramp(3, 2), K)})
-
-
-def in_metres(plain, path):
-    lat = (("station",), [1.0, 2.0, 3.0], {"standard_name": "latitude", "units": "m"})
-    return plain.write(path, STATIONS | {"lat": lat}, {"t2m": (("station",), ramp(3), K)})
+SHARED = "its time and its positions share the dimension"
+REFUSED = [
+    (
+        {name: STATIONS[name] for name in ("lat", "lon", "station_name")} | {"time": (("obs",), [0, 24, 0, 0], VALID)},
+        {"row_size": (("station",), [2, 1, 1], {"sample_dimension": "obs"}), "t2m": (("obs",), ramp(4), K)},
+        r"holds stations as a ragged array \(row_size counts .*write it as an array \(time, station\)",
+    ),
+    (
+        {
+            "time": (("time",), [0, 24], VALID), "lat": (("time",), [50.0, 51.0], NORTH),
+            "lon": (("time",), [8.0, 9.0], EAST),
+        },
+        {"t2m": (("time",), ramp(2), K)}, f"{SHARED} time; only stations that do not move",
+    ),
+    (
+        STATIONS | {"time": (("station", "obs"), [[0, 24], [0, 24], [6, 30]], VALID)},
+        {"t2m": (("station", "obs"), ramp(3, 2), K)}, rf"{SHARED} station; .* have the same times are read",
+    ),
+    (
+        STATIONS | {"lat": (("station",), [1.0, 2.0, 3.0], NORTH | {"units": "m"})},
+        {"t2m": (("station",), ramp(3), K)}, "its lat is in 'm', not in degrees or radians",
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("write", "sentence"),
-    [
-        (ragged, r"holds stations as a ragged array \(row_size counts .*write it as an array \(time, station\)"),
-        (trajectory, r"its time and its positions share the dimension time; only stations that do not move"),
-        (own_times, r"its time and its positions share the dimension station; .* have the same times are read"),
-        (in_metres, "its lat is in 'm', not in degrees or radians"),
-    ],
+    ("coordinates", "fields", "sentence"), REFUSED, ids=["ragged", "trajectory", "own times", "in metres"]
 )
-def test_other_sampling_geometries_are_refused_by_name(plain, tmp_path, write, sentence):
+def test_other_sampling_geometries_are_refused_by_name(plain, tmp_path, coordinates, fields, sentence):
+    path = plain.write(tmp_path / "a.nc", coordinates, fields, featureType="timeSeries")
     with pytest.raises(InputError, match=sentence):
-        open_analysis(write(plain, tmp_path / "a.nc"))
+        open_analysis(path)

@@ -10,18 +10,6 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
 
-def test_analyses_of_ens10_as_cdo_writes_them(file):
-    """ERA5_z500.nc with `Z` on one level in Pa and ERA5_sfc_t2m.nc with `T2M`."""
-    level = (("plev",), [50000.0], {"units": "Pa", "standard_name": "air_pressure", "axis": "Z", "positive": "down"})
-    units = {"units": "hours since 2000-1-1 00:00:00", "calendar": "proleptic_gregorian", "axis": "T"}
-    time, z, t = (("time",), [24, 48], units), ramp(2, 1, 4, 6), ramp(2, 4, 6)
-    one = file({"time": time, "plev": level}, {"Z": (("time", "plev", "lat", "lon"), z, {"units": "m**2 s**-2"})}, "z")
-    dataset = open_analysis([one, file({"time": time}, {"T2M": (("time", "lat", "lon"), t, K)}, "t2m")])
-    np.testing.assert_array_equal(dataset.z, z)
-    np.testing.assert_array_equal(dataset["2t"], t)
-    assert dataset.time.values.astype("datetime64[D]").astype(str).tolist() == ["2000-01-02", "2000-01-03"]
-
-
 def test_wind_and_temperature_by_standard_name_and_height(file):
     """Two heights in one file: each variable names its own in `coordinates`."""
     height, fields = {"units": "m", "standard_name": "height"}, {}
@@ -73,20 +61,6 @@ def test_members_are_numbered_from_1_or_by_the_digits_of_their_names(file):
     np.testing.assert_array_equal(dataset["2t"][0, 0, 1], ramp(1, 3, 4, 6)[0, 0])
     with pytest.raises(InputError, match=r"its members \(member\) have no numbers; number them"):
         open_ensemble(file({**outer, "member": (("member",), np.array(["a", "b", "c"]), {})}, fields, "letters.nc"))
-
-
-def test_a_written_dataset_is_read_back(plain, tmp_path):
-    dataset = open_ensemble(plain.cfgrib(tmp_path / "a.nc", levels=(), numbers=(0, 4)))
-    dataset.to_netcdf(tmp_path / "b.nc")
-    xr.testing.assert_identical(open_ensemble(tmp_path / "b.nc").load(), dataset.load())
-
-
-def test_missing_values_are_nan(file):
-    packed = np.arange(48, dtype=np.int16).reshape(2, 4, 6)
-    own = {**K, "scale_factor": 0.5, "add_offset": 200.0, "_FillValue": np.int16(5), "missing_value": np.int16(9)}
-    values = open_analysis(file({"time": VALID}, {"t2m": (("time", "lat", "lon"), packed, own)}))["2t"].values
-    assert np.flatnonzero(np.isnan(values)).tolist() == [5, 9]
-    np.testing.assert_array_equal(values[1], 200 + packed[1] / 2)
 
 
 def test_only_the_selection_is_read(plain, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from netcdf_parts import VALID, K, ramp, variables
+from netcdf_parts import VALID, K, ramp, read, variables
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.contents import summarize_files
@@ -29,12 +29,6 @@ def daily(method="time: mean", **attributes):
 
 def stamps(fields):
     return fields.init_times.astype("datetime64[h]").astype(str).tolist()
-
-
-def read(fields, init=0, lead=0):
-    out = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape))
-    fields.read(init, lead, out)
-    return out
 
 
 @pytest.mark.parametrize("position", [0.0, 0.5, 1.0])
@@ -123,17 +117,6 @@ def test_rates_need_one_interval(file, cells, sentence):
     path = file(coordinates, {"tp": (("time", "lat", "lon"), ramp(2, 4, 6), own)})
     with pytest.raises(InputError, match=sentence):
         read(analysis_fields(path, variables("tp")))
-
-
-def test_an_accumulation_without_bounds_has_an_unknown_interval(file):
-    path = file(
-        {"time": VALID},
-        {"tp": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": "m"})},
-    )
-    assert analysis_fields(path, variables("tp")).meanings[0].intervals == (-1,)
-    assert "intervals    tp accumulation over an unknown interval, which data.archive.intervals can state" in (
-        summarize_files(path, catalog=NetCDFCatalog)
-    )
 
 
 def test_an_ensemble_mean_beside_members_is_no_member(plain, tmp_path):

@@ -1,13 +1,14 @@
-"""The option `data.archive.intervals`: intervals of amounts whose files state none, as ERA5 and cfgrib write them."""
+"""Intervals and units that options state where files do not: `data.archive.intervals` and names as `tp:24h in mm`."""
 
 from functools import partial
 
 import numpy as np
 import pytest
-from netcdf_parts import ramp, variables
+from netcdf_parts import START, VALID, ramp, read, variables
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.open import analysis_fields, ensemble_fields
 
 SINCE = {"units": "hours since 2000-01-01"}
 HOURLY = {"valid_time": (("valid_time",), np.arange(1.0, 49.0), {**SINCE, "standard_name": "time"})}
@@ -33,19 +34,13 @@ def archive(hourly, ensemble):
     return lambda intervals: Archive([str(ensemble)], [str(hourly)], intervals=intervals)
 
 
-def read(fields, init, lead=0):
-    out = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape))
-    fields.read(init, lead, out)
-    return out[:, 0]
-
-
 def test_hourly_amounts_become_amounts_of_a_day(archive):
     fields = archive({"analysis": {"tp": "1h"}}).analysis_fields(variables("tp:24h"))
     assert len(fields.init_times) == 25
     assert fields.init_times[0].astype("datetime64[h]") == np.datetime64("2000-01-02T00")
     for day in (0, 1):
         expected = RAIN.astype(float)[24 * day : 24 * day + 24].sum(0)
-        np.testing.assert_allclose(read(fields, 24 * day)[0], expected, rtol=1e-6)
+        np.testing.assert_allclose(read(fields, 24 * day)[0, 0], expected, rtol=1e-6)
     assert fields.meanings[0].intervals == (1440,)
 
 
@@ -53,8 +48,8 @@ def test_amounts_since_the_start_become_amounts_of_a_day(archive, plain):
     fields = archive({"ensemble": {"tp": "since_start"}}).ensemble_fields(variables("tp:24h", "tp"), [24, 48])
     axes = {"number": [1, 2, 3], "time": [0], "step": [24, 48], "latitude": plain.lat, "longitude": plain.lon}
     amounts = plain.values("tp", {name: np.array(values) for name, values in axes.items()})[:, 0]
-    np.testing.assert_allclose(read(fields, 0, 0), amounts[:, 0], rtol=1e-5)
-    np.testing.assert_allclose(read(fields, 0, 1), amounts[:, 1] - amounts[:, 0], atol=1e-4)
+    np.testing.assert_allclose(read(fields, 0, 0)[:, 0], amounts[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(read(fields, 0, 1)[:, 0], amounts[:, 1] - amounts[:, 0], atol=1e-4)
     assert [meaning.intervals for meaning in fields.meanings] == [(1440, 1440), (1440, 2880)]
 
 
@@ -128,3 +123,52 @@ def test_another_interval_is_another_fingerprint(archive):
     assert len(set(prints)) == 4
     parts = {"ensemble": {"tp": "1h"}, "analysis": {"tp": "1h"}}
     assert archive(parts).fingerprint == prints[1]
+
+
+# Names that state more than the shortName
+
+
+MILLIMETRES = np.random.default_rng(3).gamma(0.4, 5.0, (2, 4, 6)).astype(np.float32)
+DIMENSIONS = ("time", "lat", "lon")
+
+
+@pytest.mark.parametrize(
+    ("units", "hours", "stated", "expected"),
+    [
+        ({}, 0, "tp:24h in mm", 1e-3),
+        ({"units": "m"}, 0, "tp:24h in metres", 1),
+        ({}, 6, "tp:6h in mm", 1e-3),
+        ({"units": "m"}, 0, "tp:24h in mm", r"in 'm', not in mm as data.archive.variable_names says; leave"),
+        ({}, 6, "tp:24h in mm", r"covers 6 h according to the bounds of its times, not 24 h; write"),
+    ],
+)
+def test_stated_units_and_intervals_are_used_and_may_not_contradict_the_file(file, units, hours, stated, expected):
+    ends = np.array(VALID[1])
+    time = (("time",), ends, VALID[2] | ({"bounds": "cells"} if hours else {}))
+    fields = {"rain": (DIMENSIONS, MILLIMETRES, units | ({"cell_methods": "time: sum"} if hours else {}))}
+    fields |= {"cells": (("time", "side"), np.stack([ends - hours, ends], 1), {})} if hours else {}
+    path, wanted = file({"time": time}, fields), variables(stated.split()[0])
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=rf"\(rain\) .*{expected}"):
+            analysis_fields(path, wanted, names={"rain": stated})
+        return
+    fields = analysis_fields(path, wanted, names={"rain": stated})
+    np.testing.assert_allclose(read(fields)[0, 0], MILLIMETRES[0] * expected, rtol=1e-6)
+    assert fields.meanings[0].intervals == (60 * (hours or 24),)
+
+
+def test_a_forecast_before_the_end_of_its_interval_has_none(file):
+    """At 24 h the interval of 48 hours would begin before the start."""
+    path = file({"time": VALID, "start": START}, {"rain": (DIMENSIONS, MILLIMETRES, {})})
+    fields = ensemble_fields(path, variables("tp:24h"), [24], names={"rain": "tp:24h in mm"})
+    np.testing.assert_allclose(read(fields)[0, 0], MILLIMETRES[1] / 1000, rtol=1e-6)
+    with pytest.raises(InputError, match="tp"):
+        ensemble_fields(path, variables("tp:48h"), [24], names={"rain": "tp:48h in mm"})
+
+
+def test_two_variables_with_one_name_are_refused(file):
+    path = file({"time": VALID}, {name: (DIMENSIONS, MILLIMETRES, {"units": "K"}) for name in ("MY_T2", "t2m")})
+    with pytest.raises(InputError, match=r"MY_T2 and t2m could both be 2t; .*variable_names={t2m: other}"):
+        analysis_fields(path, variables("2t"), names={"MY_T2": "2t"})
+    fields = analysis_fields(path, variables("2t"), names={"MY_T2": "2t", "t2m": "skt"})
+    np.testing.assert_array_equal(read(fields)[0, 0], MILLIMETRES[0])

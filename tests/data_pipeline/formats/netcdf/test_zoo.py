@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf import summarize_files
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 
 NO_ANALYSIS = r"has forecasts but no analysis \(step 0\)"
@@ -114,10 +112,3 @@ def test_values_equal_those_read_by_netcdf4(samples, name, opener):
     if opener == "analysis":
         assert compared == whole
     assert compared
-
-
-def test_the_summary_lists_files_that_cannot_be_read(samples):
-    text = summarize_files([samples / name for name in REFUSED], catalog=NetCDFCatalog)
-    for sentence in (NO_PLACE, MONTHS, "is in '1', GRIB has sst in K"):
-        assert sentence in text
-    assert f"files        {len(REFUSED)}," in text

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numcodecs
 import numpy as np
 import pytest
-import xarray as xr
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,19 +94,6 @@ def test_any_order_chunks_and_window(stores, tmp_path_factory, data):
     lazy = open_ensemble(path, chunks=None)["t"]
     np.testing.assert_array_equal(lazy[:, lead, :, 0, 2:5, columns].values, expected[:, lead, :, 0, 2:5][..., columns])
     np.testing.assert_array_equal(lazy[start, :, 1, :, 3, 4].values, expected[start, :, 1, :, 3, 4])
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_packed_values_and_missing_ones(stores, tmp_path, zarr_format):
-    """Scale, offset, fill value, and units that GRIB does not use, as xarray decodes them."""
-    dataset = stores.arco()[["2m_temperature"]]
-    dataset["2m_temperature"] = (dataset["2m_temperature"] - 273.15).assign_attrs(units="degC")
-    dataset["2m_temperature"][0, 1, 2] = np.nan
-    packing = {"dtype": "int16", "scale_factor": 0.01, "add_offset": -60.0, "_FillValue": -32768}
-    path = stores.write(dataset, tmp_path / "p.zarr", zarr_format, **packing)
-    expected = stores.expected(xr.open_zarr(path), "2m_temperature") + 273.15
-    assert np.isnan(expected).sum() == 1
-    np.testing.assert_allclose(open_analysis(path)["2t"].values, expected, rtol=1e-6)
 
 
 def test_readers_can_be_pickled_and_used_by_threads(stores, tmp_path):

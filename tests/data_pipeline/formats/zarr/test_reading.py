@@ -3,6 +3,7 @@
 import os
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numcodecs
 import numpy as np
@@ -84,22 +85,19 @@ def test_the_cache_is_bounded_and_keeps_the_last():
     assert cache._bytes == 3000
 
 
-def test_threads_wait_for_one_of_them(stores):
+def test_threads_wait_for_one_of_them():
     cache, loaded, ready = ChunkCache(), [], threading.Barrier(8)
 
     def load():
         loaded.append(1)
         return np.zeros(10)
 
-    def work():
+    def work(_):
         ready.wait()
         cache.get("chunk", load)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     assert len(loaded) == 1
 
 
