@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Encoder, Lattice, repack
+from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packing_bits import Resolution
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
@@ -123,6 +124,10 @@ def test_values_are_read_back_as_eccodes_decodes_them_and_a_changed_one_is_notic
     own = eccodes.codes_get(handle, "bitsPerValue")
     assert used in ((bits - 1, bits) if "complex" in packing else (own,))
     assert step == 2.0 ** eccodes.codes_get(handle, "binaryScaleFactor")
+    # Complex packing may mark missing values without a bitmap.
+    read = repack.missing_values(content, Layout.of(handle))
+    assert (read is None) == (not holes and "complex" not in packing)
+    np.testing.assert_array_equal(False if read is None else read.ravel(), np.isnan(stored))
     missing, filled = np.isnan(stored) if holes else None, np.where(np.isnan(stored), 9e9, stored)
     assert repack._holds(content, filled, missing, bits)
     if bits == 16:
