@@ -122,24 +122,6 @@ def test_any_grid_works_if_claimed_and_is_refused_by_name_if_not(name, toy, grid
     assert str(grid) in sentence
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "unet" else pytest.param(name, marks=pytest.mark.long)
-        for name in NETWORKS
-        if claimed(name).any_grid
-    ],
-)
-def test_a_forward_pass_at_half_a_degree(name, toy):
-    """The grid of ENS-10."""
-    grid = Grid.regular(361, 720)
-    sample = next(batches(toy(TASK, grid, 1, 2), 1))
-    with torch.no_grad():
-        found = numbers(build_model(SPECS[name], TASK, grid).eval()(sample))
-    assert found.shape == (2, 1, 1, *grid.shape)
-    assert torch.isfinite(found).all()
-
-
 def test_values_behind_the_mask_do_not_matter(name, toy):
     sample = batch(toy)
     mask = sample.mask.clone()

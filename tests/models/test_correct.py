@@ -105,13 +105,6 @@ def test_a_committee_reports_gaps_that_none_of_its_correctors_has_seen(tmp_path)
     np.testing.assert_allclose(found[..., 7, 7], raw[..., 7, 7], rtol=0, atol=2**-9)
 
 
-def test_a_target_without_any_member_stays_missing(tmp_path):
-    source = forecast(tmp_path / "input", [(STARTS[1], "2t", number) for number in range(1, MEMBERS + 1)])
-    done = correct(make_corrector(EMOS), source, tmp_path / "out")
-    assert done.notes[0].startswith("2t: 6 cells of 1 forecast lack the value of some member, but no training")
-    np.testing.assert_array_equal(np.isnan(values(tmp_path / "out")), np.isnan(values(source)))
-
-
 def test_the_normaliser_stores_where_inputs_always_have_values(toy):
     data = toy(TASK, GRID, 5)
     data.samples[2].mask[1, 4, 7] = False

@@ -10,7 +10,6 @@ from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from evaluation.scores.case import calibration_bin
 from models import protocol
 from models.corrector import Corrector
 from models.normalizer import Normalizer
@@ -84,20 +83,6 @@ def test_the_lower_bound_in_physical_units_is_exact(name):
     forecast = dry_and_wet(BOUNDED[name])
     assert torch.equal(forecast.lower, torch.zeros_like(forecast.lower))
     assert not forecast.cdf(torch.nextafter(forecast.lower, -torch.ones(()))).any()
-
-
-def test_a_calibrated_censored_forecast_has_a_flat_histogram():
-    """The truth is drawn from the forecast; half of the draws lie on the bound, 0."""
-    forecast = dry_and_wet(BOUNDED["emos"])
-    generator = torch.Generator().manual_seed(6)
-    truth = (forecast.mu + forecast.sigma * torch.randn(forecast.mu.shape, generator=generator)).clamp(min=0)
-    N, dry = truth.numel(), truth == 0
-    assert dry.float().mean() > 0.2
-    place = calibration_bin(forecast, truth, torch.rand(truth.shape, generator=generator), 10)
-    counts = torch.bincount(place.flatten(), minlength=10).float()
-    assert (counts - N / 10).abs().max() < 4 * (N * 0.09) ** 0.5
-    expected = torch.special.log_ndtr(-forecast.mu / forecast.sigma)
-    torch.testing.assert_close(forecast.log_prob(truth)[dry], expected[dry])
 
 
 def test_a_bound_other_than_the_physical_bound_is_unchanged():

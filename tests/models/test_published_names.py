@@ -137,8 +137,3 @@ def test_networks_of_ens10_are_trained_without_cell_weights(experiment):
 def test_experiments_of_emos_set_no_loss(experiment):
     """Training refuses a loss for a model that is fitted in closed form."""
     assert build(compose_config(f"experiment={experiment}").loss) == CRPS()
-
-
-def test_the_transformer_over_members_is_not_named_poet():
-    assert "poet" not in compose_config("model=transformer").model._target_.lower()
-    assert not any("transformer" in str(compose_config(f"experiment={name}").model) for name in experiments("poet"))

@@ -53,19 +53,6 @@ def test_the_sidecar_describes_the_output(tmp_path):
     assert np.isfinite(values).all()
 
 
-def test_late_members_replace_the_output_and_its_sidecar(tmp_path):
-    output = tmp_path / "out.grib"
-    correct(corrector(), forecast(tmp_path / "in", 3), output)
-    early = read_sidecar(output)
-    correct(corrector(), forecast(tmp_path / "in", 5), output)
-    late = read_sidecar(output)
-    correct(corrector(), tmp_path / "in", tmp_path / "other.grib")
-    assert output.read_bytes() == (tmp_path / "other.grib").read_bytes()
-    assert (early["counts"]["corrected"], late["counts"]["corrected"]) == (3, 5)
-    names = {"in", "out.grib", "out.grib.json", "other.grib", "other.grib.json"}
-    assert {path.name for path in tmp_path.iterdir()} == names
-
-
 def test_a_failed_run_leaves_the_older_output_with_its_sidecar(tmp_path):
     output = tmp_path / "out.grib"
     correct(corrector(), forecast(tmp_path / "in"), output)

@@ -173,17 +173,6 @@ def test_a_lazy_correction_can_be_sent_to_another_process():
     xr.testing.assert_identical(copied.compute(), quietly(warmer(), DATASET).isel(init_time=[2]))
 
 
-def test_a_chunk_that_fails_raises_its_error():
-    def fail(block):
-        raise OSError("disk gone")
-
-    broken = DATASET.chunk(init_time=1)
-    broken["2t"].data = broken["2t"].data.map_blocks(fail, dtype=float, meta=np.empty((0,) * 5))
-    lazy = quietly(warmer(), broken)
-    with pytest.raises(OSError, match="disk gone"):
-        lazy["2t"].compute()
-
-
 def test_missing_values_are_counted_and_stay():
     gone = DATASET.copy(deep=True)
     gone["2t"][2, 1, 0, 1, :3] = np.nan

@@ -1,4 +1,4 @@
-"""Normal, logistic and censored distributions and ensembles, against published libraries and integration."""
+"""Normal, logistic and censored distributions, ensembles and energy scores, against published libraries."""
 
 import math
 
@@ -8,8 +8,19 @@ import scipy.integrate
 import scipy.stats
 import scoringrules
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from models.distribution import CensoredLogistic, CensoredNormal, Ensemble, Logistic, Normal, TruncatedNormal
+from models.distribution import (
+    CensoredLogistic,
+    CensoredNormal,
+    Ensemble,
+    Logistic,
+    Normal,
+    TruncatedNormal,
+    energy_score,
+    threshold_weighted_crps,
+)
 
 PARAMETRIC = (Normal, Logistic, CensoredNormal, CensoredLogistic)
 CENSORED = {CensoredNormal: Normal, CensoredLogistic: Logistic}
@@ -120,10 +131,73 @@ def test_one_member_has_no_spread_and_no_fair_score():
     assert ensemble.crps(torch.tensor([3.0, 3.0]), fair=True).isnan().all()
 
 
-def test_parameters_share_a_shape():
-    distribution = Normal(torch.zeros(2, 3), torch.ones(3))
-    assert distribution.sigma.shape == (2, 3)
-    assert distribution.quantile(torch.tensor([0.1, 0.5, 0.9])).shape == (3, 2, 3)
-    assert distribution.sample(4).shape == (4, 2, 3)
-    with pytest.raises(RuntimeError):
-        Normal(torch.zeros(2), torch.ones(3))
+numbers = st.floats(-5, 5)
+
+
+def number(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("threshold", [-1.5, 0.0, 0.8])
+def test_threshold_weighted_crps_of_an_ensemble_equals_scoringrules(threshold):
+    members, y = draws(0, 10, 40), draws(1, 40)
+    for fair, estimator in ((False, "nrg"), (True, "fair")):
+        ours = threshold_weighted_crps(Ensemble(members), y, number(threshold), fair)
+        theirs = scoringrules.twcrps_ensemble(y.numpy(), members.T.numpy(), a=threshold, estimator=estimator)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [Normal, Logistic])
+def test_a_threshold_far_below_has_no_effect(kind):
+    distribution, y = kind(draws(2, 50).float(), draws(3, 50).exp().float()), draws(4, 50).float()
+    torch.testing.assert_close(threshold_weighted_crps(distribution, y, torch.tensor(-1e5)), distribution.crps(y))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.95, 1.0])
+def test_the_almost_fair_score_is_the_mean_of_both(alpha):
+    ensemble, y = Ensemble(draws(5, 7, 30)), draws(6, 30)
+    expected = alpha * ensemble.crps(y, fair=True) + (1 - alpha) * ensemble.crps(y)
+    torch.testing.assert_close(ensemble.crps(y, fair=alpha), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("M", [2, 3, 10])
+def test_energy_score_equals_scoringrules(M, fair):
+    members, y = draws(7, M, 6, 3, 5), draws(8, 6, 3, 5)
+    ours = energy_score(members, y, dim=1, fair=fair)
+    assert ours.shape == (6, 5)
+    theirs = scoringrules.es_ensemble(
+        y.movedim(1, -1).numpy(),
+        members.movedim(2, -1).movedim(0, -2).numpy(),
+        estimator="fair" if fair else "nrg",
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+@settings(max_examples=40)
+@given(values=st.lists(numbers, min_size=2, max_size=9), y=numbers, alpha=st.floats(0, 1))
+def test_energy_score_of_one_value_is_the_crps(values, y, alpha):
+    members, truth = number(values)[:, None], number([y])
+    torch.testing.assert_close(
+        energy_score(members, truth, dim=-1, fair=alpha), Ensemble(members).crps(truth, alpha)[0], rtol=0, atol=1e-12
+    )
+
+
+def test_energy_score_of_one_member_is_its_distance():
+    members, y = torch.tensor([[3.0, 4.0]]), torch.zeros(2)
+    assert energy_score(members, y, dim=0).item() == 5
+    assert math.isnan(energy_score(members, y, dim=0, fair=True).item())
+
+
+def test_energy_score_has_gradients_where_members_are_equal():
+    members = draws(12, 5, 4, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: energy_score(x, draws(13, 4, 3), dim=1, fair=0.95), (members,))
+    equal = torch.zeros(5, 4, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(energy_score(equal, torch.zeros(4, 3), dim=1).sum(), equal)
+    assert (gradient == 0).all()
+
+
+def test_energy_score_needs_all_joint_values():
+    y = torch.zeros(2, 3)
+    y[0, 1] = torch.nan
+    assert energy_score(torch.ones(4, 2, 3), y, dim=1).isnan().tolist() == [True, False]

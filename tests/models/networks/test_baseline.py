@@ -184,26 +184,6 @@ def test_a_corrector_file_without_weights_has_the_mean_and_variance_of_its_time(
     torch.testing.assert_close(std, expected)
 
 
-def test_with_few_cases_of_a_useless_ensemble_a_network_starts_at_climatology(toy):
-    """Twelve cases of members that have nothing to do with the truth, which has a mean of its own in each cell."""
-    data = toy(TASK, GRID, 24)
-    generator = torch.Generator().manual_seed(0)
-    climate = torch.randn(2, *GRID.shape, generator=generator)
-    for sample in data.samples:
-        sample.target.copy_(280 + 5 * climate + torch.randn(sample.target.shape, generator=generator))
-        sample.ensemble.copy_(280 + 3 * torch.randn(sample.ensemble.shape, generator=generator))
-    corrector = Corrector(TASK, GRID, SPECS["mlp"], data.static)
-    corrector.fit(data)
-    new = next(batches(data, 24))
-    truth = 280 + 5 * climate + torch.randn(24, 2, *GRID.shape, generator=generator)
-    with torch.no_grad():
-        forecast = corrector.eval()(new)
-    errors = [(found - truth).square().mean().sqrt() for found in (forecast.mean, new.ensemble[:, :, 1:].mean(1))]
-    assert float(errors[0]) < 1.15
-    assert float(errors[1]) > 4
-    assert float(forecast.std.mean()) == pytest.approx(float(errors[0]), rel=0.15)
-
-
 def test_a_bounded_baseline_and_head_share_the_bound(toy):
     """EMOS and network have the bound 0 mm and equal probabilities below it."""
     task, options = Task("rain", ["tp"], ["tp"], [24]), {"family": "censored_logistic", "lower": 0.0, "seasonal": False}

@@ -129,31 +129,6 @@ def test_equals_the_published_network_in_plain_pytorch(toy):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("norm", ["field", "channel"])
-def test_permuted_members_give_permuted_results(norm, toy):
-    grid, order = Grid.regular(13, 16), torch.tensor([3, 0, 4, 1, 2])
-    model, sample = with_random_weights(PoET(TOY, grid, **SMALL, norm=norm)), batch(toy, grid, 5)
-    with torch.no_grad():
-        found, other = (
-            model(sample._replace(ensemble=e)).members for e in (sample.ensemble, sample.ensemble[:, order])
-        )
-    torch.testing.assert_close(other, found[order], rtol=1e-10, atol=1e-10)
-    assert (found - found[order]).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("attention", [0, 2])
-def test_members_interact_through_attention_only(attention, toy):
-    grid = Grid.regular(13, 16)
-    model, sample = (
-        with_random_weights(PoET(TOY, grid, **SMALL | {"attention_resolutions": attention})),
-        batch(toy, grid),
-    )
-    others = torch.cat([sample.ensemble[:, :1], torch.randn_like(sample.ensemble)], dim=1)
-    with torch.no_grad():
-        found, expected = (model(sample._replace(ensemble=e)).members[0] for e in (others, sample.ensemble))
-    assert torch.allclose(found, expected, rtol=1e-10, atol=1e-10) == (attention == 0)
-
-
 def test_a_single_member_works(toy):
     grid = Grid.regular(13, 16)
     model, sample = with_random_weights(PoET(TOY, grid, **SMALL)), batch(toy, grid, 1)

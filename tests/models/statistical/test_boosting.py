@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from data_pipeline.common.errors import InputError
 from models.distribution import Normal
 from models.statistical import regression as regression_module
 from models.statistical.boosting import (
@@ -187,8 +186,3 @@ def test_products_are_all_of_degree_two():
     matrix = torch.stack(terms)[:, None] * torch.stack(terms)
     rows, columns = torch.triu_indices(4, 4)
     torch.testing.assert_close(torch.stack(products(terms)), matrix[rows, columns])
-
-
-def test_boosting_needs_a_log_scale():
-    with pytest.raises(InputError, match="boosting needs scale=log, got quadratic"):
-        Boosting(Regression())

@@ -164,8 +164,8 @@ def test_cells_that_cannot_be_fitted_are_counted(toy):
         sample.target[0, 0, 0] = torch.nan  # no truth: nothing to fit, nothing to score
         if k >= 10:
             sample.target[0, 1, :3] = torch.nan  # five cases at each lead time
-    for name in ("emos", "climatology", "boosted"):
-        corrector = corrector_of(FITTED[name], data, task)
+    for name in ("emos", "climatology", "boosted", "quantiles of the climate"):
+        corrector = corrector_of((FITTED | OTHERS)[name], data, task)
         counts = {"cells": 2 * 3, "of": 2 * (12 - 1), "targets": {"2t": 6}}
         assert corrector.provenance["unfitted"] == counts, name
         assert any(note.startswith("6 of 22 regressions") for note in corrector.notes)

@@ -1,4 +1,4 @@
-"""Climatology against the classical one, a window of 45 days."""
+"""Climatology against the classical one, a window of 45 days; the calendar against that of numpy."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
 from models.distribution import Normal
 from models.statistical.climatology import Climatology
+from models.statistical.predictors import annual_harmonics, day_of_year
 
 GRID = Grid.regular(3, 4)
 TASK = Task("test", inputs=(Variable("2t"),), targets=(Variable("2t"),), lead_times=(48,))
@@ -71,3 +72,24 @@ def test_a_cell_without_truth_and_a_model_without_a_fit_have_no_forecast():
     assert model(train).mean.isnan().all()
     model.fit([train._replace(target=target)])
     assert model(train).mean.isnan().all(0)[0].nonzero().tolist() == [[0, 0]]
+
+
+def test_day_of_year_equals_numpy():
+    hours = np.arange(np.datetime64("1901-01-01", "h"), np.datetime64("2099-12-01", "h"), 7)
+    leads = np.arange(len(hours)) % 701
+    valid = hours + leads
+    expected = (valid.astype("M8[D]") - valid.astype("M8[Y]").astype("M8[D]")).astype(int) + 1
+    seconds = torch.from_numpy(hours.astype("M8[s]").astype(np.int64))
+    assert np.array_equal(day_of_year(seconds, torch.from_numpy(leads)), expected)
+    assert expected.max() == 366
+
+
+def test_harmonics_have_periods_of_a_year_and_half_a_year():
+    days = torch.arange(0, 1461)  # four years
+    terms = annual_harmonics(days * 86400, torch.zeros(1461, dtype=torch.int64), harmonics=2).double()
+    assert terms.shape == (1461, 4)
+    phase = np.angle(terms[:, 0::2].numpy() + 1j * terms[:, 1::2].numpy())
+    turns = (np.diff(np.unwrap(phase, axis=0), axis=0).sum(0)) / (2 * np.pi)
+    np.testing.assert_allclose(turns, [4, 8], atol=0.02)
+    np.testing.assert_allclose((terms**2).sum(1), 2, atol=1e-6)
+    torch.testing.assert_close(terms[0], torch.tensor([1.0, 0, 1, 0], dtype=torch.float64))

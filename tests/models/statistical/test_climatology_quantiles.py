@@ -117,15 +117,3 @@ def test_each_target_of_a_task_gets_the_distribution_that_suits_it():
 def test_variables_near_a_physical_bound():
     near = [name for name in ("tp", "tcc", "10si", "2t", "msl", "z", "unknown") if Variable(name).near_bound]
     assert near == ["tp", "tcc", "10si"]
-
-
-def test_missing_truth_and_few_cases_are_counted():
-    train, _ = rain(range(1991, 1994))
-    target = train.target.clone()
-    target[:, :, 0, 0] = torch.nan
-    target[19:, :, 0, 1] = torch.nan
-    model = Climatology(RAIN, GRID, distribution="quantiles", window_days=None)
-    model.fit([train._replace(target=target)])
-    missing = model(train).mean.isnan().all(0)[0].nonzero().tolist()
-    assert missing == [[0, 0], [0, 1]]
-    assert (model.report.unfitted, model.report.regressions) == (1, 11)

@@ -1,4 +1,6 @@
-"""EMOS on arrays: against scipy, shared and partly shared coefficients, and trailing windows."""
+"""EMOS on arrays: against scipy, shared and partly shared coefficients, trailing windows, and the gamma family."""
+
+import math
 
 import numpy as np
 import pytest
@@ -7,8 +9,8 @@ import scipy.stats
 import scoringrules
 import torch
 
-from data_pipeline.common.errors import InputError
-from models.statistical.emos_regression import EMOSCases, predict_emos
+from models.distribution import CensoredShiftedGamma
+from models.statistical.emos_regression import EMOSCases, coefficient_names, predict_emos, raw_coefficients
 from models.statistical.predictors import day_harmonics
 from models.statistical.regression import Regression
 
@@ -144,9 +146,63 @@ def test_trailing_fits_use_the_cases_before(family):
     assert EMOSCases(mean[:30], std[:30], truth[:30], lower=lower).fit_trailing(form, 30).isnan().all()
 
 
-def test_invalid_windows_are_errors():
-    case = torch.ones(5, 1)
-    with pytest.raises(InputError, match="length must be a whole number of at least 1"):
-        EMOSCases(case, case, case).fit_trailing(Regression(), 0)
-    with pytest.raises(InputError, match="delay must be a whole number of at least 1"):
-        EMOSCases(case, case, case).fit_trailing(Regression(), 3, delay=0)
+GAMMA = "censored_shifted_gamma"
+LAW = {"a": -1.0, "b": 1.2, "gamma": 0.2, "delta": 0.6, "log_shift": math.log(0.5)}
+ZERO = torch.zeros(1, dtype=torch.float64)
+
+
+def rain(count=6000, seed=0):
+    """Return mean, std and truth (N, 1) of rain that follows `LAW`; a third of the truth is zero."""
+    generator = torch.Generator().manual_seed(seed)
+    mean = 1.5 * torch.randn(count, 1, generator=generator, dtype=torch.float64).abs()
+    std = (0.2 + mean) * torch.exp(0.3 * torch.randn(count, 1, generator=generator, dtype=torch.float64))
+    mu, sigma = LAW["a"] + LAW["b"] * mean, torch.exp(LAW["gamma"] + LAW["delta"] * std.log())
+    law = CensoredShiftedGamma.of_location(mu, sigma, torch.tensor(math.exp(LAW["log_shift"])), ZERO)
+    return mean, std, law.sample(1, generator)[0]
+
+
+@pytest.mark.parametrize("score", ["crps", "likelihood"])
+def test_known_coefficients_are_recovered(score):
+    form = Regression(GAMMA, "log", score)
+    found = EMOSCases(*rain(), lower=ZERO).fit_cells(form)[:, 0]
+    named = dict(zip(coefficient_names(form, seasonal=False), found.tolist(), strict=True))
+    tolerances = {"a": 0.1, "b": 0.05, "gamma": 0.06, "delta": 0.06, "log_shift": 0.2}
+    for name, tolerance in tolerances.items():
+        assert named[name] == pytest.approx(LAW[name], abs=tolerance), name
+
+
+def test_the_fit_is_the_minimum_that_scipy_finds_with_the_score_of_scoringrules():
+    mean, std, truth = rain(600, seed=1)
+    m, s, y = (values[:, 0].numpy() for values in (mean, std, truth))
+    assert 0.2 < (y == 0).mean() < 0.6
+
+    def score(theta):
+        a, b, gamma, delta, shift = theta
+        start, sigma = np.exp(shift), np.exp(gamma + delta * np.log(s))
+        distance = np.logaddexp(0, (a + b * m + start) / sigma)
+        return scoringrules.crps_csg0(y, distance**2, scale=sigma / distance, shift=start).mean()
+
+    theirs = scipy.optimize.minimize(score, list(LAW.values()), method="Nelder-Mead", options={"maxiter": 4000})
+    found = EMOSCases(mean, std, truth, lower=ZERO).fit_cells(Regression(GAMMA, "log"))[:5, 0]
+    assert score(found.numpy()) == pytest.approx(theirs.fun, rel=1e-5)
+    np.testing.assert_allclose(found, theirs.x, atol=0.03)
+
+
+@pytest.mark.parametrize("scale", ["log", "quadratic"])
+def test_coefficients_follow_their_units(scale):
+    """In units of 2 mm, with an offset, the forecast is the same."""
+    mean, std, truth = rain(500, seed=2)
+    form = Regression(GAMMA, scale)
+    ours = EMOSCases(mean, std, truth, lower=ZERO).fit_cells(form)
+    theirs = EMOSCases(mean / 2 - 3, std / 2, truth / 2 - 3, lower=ZERO - 3).fit_cells(form)
+    here = predict_emos(form, ours[:, None], mean, std, lower=ZERO)
+    there = predict_emos(form, theirs[:, None], mean / 2 - 3, std / 2, lower=ZERO - 3)
+    torch.testing.assert_close(2 * there.crps(truth / 2 - 3), here.crps(truth), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["log", "quadratic"])
+def test_the_raw_coefficients_give_mean_and_spread_of_the_ensemble_far_from_the_bound(scale):
+    form, mean, std = Regression(GAMMA, scale), torch.tensor([30.0, 12.0]), torch.tensor([2.0, 0.5])
+    forecast = predict_emos(form, raw_coefficients(form, seasonal=False)[:, None], mean, std, lower=torch.zeros(2))
+    torch.testing.assert_close(forecast.mean, mean, rtol=1e-4, atol=0)
+    torch.testing.assert_close(forecast.std, std, rtol=1e-3, atol=0)
