@@ -102,6 +102,31 @@ def test_a_large_shape_is_the_normal_and_shape_one_the_exponential_distribution(
         assert float(score) == pytest.approx(e + 2 * math.exp(-e) - 1.5, abs=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gamma_numbers_and_its_gradients_stay_finite(dtype):
+    """Shapes and scales from tiny to huge, truths and bounds up to 10⁶ standard deviations away."""
+    far = [-1e6, -1.0, 0.0, 1e-9, 1.0, 1e6]
+    sizes = [0.0, 1e-20, 1e-6, 1.0, 1e6]
+    shapes = [0.0, 1e-12, 1e-3, 1.0, 30.0, 1e7, 1e14]
+    values = torch.cartesian_prod(*(torch.tensor(v, dtype=dtype) for v in (shapes, sizes, far, far)))
+    shape, scale, y, shift = values.T
+    for lower in (-1e6, 0.0, 1e6):
+        parameters = [v.clone().requires_grad_() for v in (shape, scale, shift)]
+        ours = CensoredShiftedGamma(*parameters, torch.tensor(lower, dtype=dtype))
+        at_bound = ours.log_prob(ours.lower) if (shift < lower).all() else ours.mean
+        for result in (
+            ours.crps(y),
+            ours.mean,
+            ours.std,
+            ours.quantile(torch.tensor([0.2, 0.8])),
+            ours.cdf(y),
+            at_bound,
+        ):
+            assert result.isfinite().all()
+            for gradient in torch.autograd.grad(result.sum(), parameters, retain_graph=True, allow_unused=True):
+                assert gradient is None or gradient.isfinite().all()
+
+
 BOUNDS = [-40.0, -3.0, -0.4, 0.0, 1e-6, 0.7, 2.999, 3.001, 8.0, 30.0]
 
 
