@@ -10,6 +10,7 @@ from data_pipeline.task import Task
 from models.correction.named_draws import splitmix64
 from models.coupling import member_values, written_members
 from models.distribution import CensoredNormal, Ensemble, Normal
+from models.parallel.domain import Domain
 
 TASK = Task("one", ["10u"], ["10u"], [24])
 RAIN = Task("rain", ["10u", "tp"], ["tp", "10u"], [24])
@@ -74,6 +75,19 @@ def test_equal_members_exchange_ranks_only_with_each_other():
     assert (ranks[3] == 3).all()
     orders = {tuple(column) for column in ranks[[1, 2, 4]].T.tolist()}
     assert len(orders) == 6
+
+
+def test_tiles_have_the_random_numbers_of_the_globe():
+    generator = torch.Generator().manual_seed(1)
+    raw = torch.randint(2, (4, 2, 2, *GRID.shape), generator=generator).float()
+    normal = Normal(*torch.rand(2, 2, 2, *GRID.shape, generator=generator))
+    sample = batch(raw, RAIN, (0, 86_400))
+    whole = written_members(normal, sample, RAIN, GRID).members
+    for rank in range(6):
+        domain = Domain.split(GRID, 3, 2, rank)
+        own = sample._replace(ensemble=domain.cut(sample.ensemble), mask=domain.cut(sample.mask))
+        part = written_members(Normal(domain.cut(normal.mu), domain.cut(normal.sigma)), own, RAIN, domain)
+        assert torch.equal(part.members, domain.cut(whole))
 
 
 def test_members_are_clamped_to_physical_bounds():
