@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally
@@ -22,8 +21,8 @@ TASK = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48])
 STATISTICS = statistics_of(*default_scores(), *default_diagrams())
 
 
-def empty(name="m", forecasts=6, statistics=STATISTICS, task=TASK, **options):
-    return Tally(name, forecasts, Settings(task, 4), region_weights(GRID), statistics, **options)
+def empty(**options):
+    return Tally("m", 6, Settings(TASK, 4), region_weights(GRID), STATISTICS, **options)
 
 
 def test_regions_weigh_by_area():
@@ -60,25 +59,6 @@ def part(ensemble, rows):
     return Ensemble(ensemble.members[:, rows])
 
 
-@pytest.mark.parametrize("sizes", [(1, 5), (2, 2, 2)])
-def test_batches_and_processes_add_up(sizes):
-    ensemble, truth, uniform = batch()
-    leads = np.array([0, 1, 1, 0, 1, 1])
-    whole, one_after_other, merged = empty(), empty(), empty()
-    whole.add(np.arange(6), leads, Case(ensemble, truth, uniform, 4))
-    for rows in np.split(np.arange(6), np.cumsum(sizes)[:-1]):
-        arguments = rows, leads[rows], Case(part(ensemble, rows), truth[rows], uniform[rows], 4)
-        one_after_other.add(*arguments)
-        alone = empty()
-        alone.add(*arguments)
-        merged = merged + alone
-    for tally in (one_after_other, merged):
-        for name in STATISTICS:
-            np.testing.assert_allclose(tally.per_forecast[name].total, whole.per_forecast[name].total, atol=1e-12)
-        for name in whole.per_cell:
-            np.testing.assert_allclose(tally.per_cell[name].value, whole.per_cell[name].value, atol=1e-12)
-
-
 def test_blocks_of_dates_have_the_sums_of_their_forecasts():
     """By the compiled sums and by those on another device, whole and in two parts; forecast 5 is in no block."""
     ensemble, truth, uniform = batch()
@@ -100,19 +80,6 @@ def test_blocks_of_dates_have_the_sums_of_their_forecasts():
     assert empty().per_block("crps") is None
 
 
-def test_nan_forecasts_where_there_is_truth_are_refused():
-    truth = torch.zeros(1, 1, 5, 4)
-    mu = truth.clone()
-    mu[0, 0, 3, 2] = math.nan
-    tally = empty("mlp", 1, task=Task("toy", ["2t"], ["2t"], [24]))
-    place, forecast = (np.array([0]), np.array([0])), Normal(mu, torch.ones_like(mu))
-    with pytest.raises(InputError, match="mlp: the forecast is not finite at 1 points"):
-        tally.add(*place, Case(forecast, truth, truth, 4))
-    truth[0, 0, 3, 2] = math.nan
-    tally.add(*place, Case(forecast, truth, torch.zeros_like(truth), 4))
-    assert tally.per_cell["crps"].weight.sum() == 19
-
-
 class Waits(TorchDispatchMode):
     """Counts the operations for which the program waits for the device."""
 
@@ -130,18 +97,6 @@ class DeviceCase(Case):
     """A case whose values are computed as on an accelerator."""
 
     of_members = None
-
-
-def test_an_accelerator_gives_the_same_sums():
-    ensemble, truth, uniform = batch()
-    leads, whole, on_device = np.array([0, 1, 1, 0, 1, 1]), empty(), empty()
-    whole.add(np.arange(6), leads, Case(ensemble, truth, uniform, 4))
-    on_device._add_on_device(np.arange(6), leads, DeviceCase(ensemble, truth, uniform, 4))
-    for kind in ("per_forecast", "per_cell"):
-        for name, mean in getattr(whole, kind).items():
-            other = getattr(on_device, kind)[name]
-            np.testing.assert_allclose(other.total, mean.total, rtol=1e-12, atol=1e-12, err_msg=name)
-            np.testing.assert_allclose(other.weight, mean.weight, rtol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("law", [Ensemble, lambda members: Normal(members.mean(0), members.std(0))])

@@ -1,14 +1,26 @@
-"""A scored date that took part in any fit is refused, through the command, with the name of the part."""
+"""Refused with the name of the file: a scored date that took part in any fit, and comparisons without meaning."""
 
 from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from memory_archive import GRID, TASK
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
-from evaluation.leak_audit import nearest_day, part_title
+from data_pipeline.grid import Grid
+from data_pipeline.meaning import Meaning
+from data_pipeline.task import Task, Variable
+from evaluation.corrector_checks import (
+    check_corrector,
+    check_meanings,
+    training_members,
+)
+from evaluation.leak_audit import nearest_day
 from models.combine import combine
 from models.corrector import Corrector
 from models.training_dates import state_fits, state_training, stated_fits
@@ -46,13 +58,6 @@ def test_a_fit_states_the_valid_days_of_its_samples(archive, network_file):
         "weights": TRAIN, "checkpoint": VAL, "climate": TRAIN,
     }  # fmt: skip
     assert len(expected) == 20
-
-
-def test_a_normaliser_that_was_fitted_with_a_test_date_is_refused(network_file, refusal):
-    """The file's dates of training and validation are honest: only the fit itself shows the leak."""
-    leaky = network_file("mlp", Dates((*TRAIN.spans, *MAY.spans)))
-    message = refusal(f"correctors={{mlp: {leaky}}}", "references=[raw]")
-    assert message.startswith(f"{leaky}: its normaliser was fitted on 2016-05-12, a date of the scored split (2016)")
 
 
 def test_a_leak_into_one_part_is_refused_by_its_name(network_file, refusal):
@@ -163,5 +168,57 @@ def test_the_nearest_day_equals_that_of_all_pairs():
         assert day == days[pairs.min(0).argmin()]
 
 
-def test_unknown_parts_are_named_as_they_are_written():
-    assert part_title(None, "sidecar") == "sidecar"
+# Comparisons without meaning.
+
+SMALL = Grid.regular(5, 8)
+OTHER = Task("t2m", ["msl", "2t"], ["2t"], [48])
+YEARS = range(2016, 2018)
+PATH = Path("runs/unet/corrector.safetensors")
+
+
+def corrector(task=OTHER, grid=SMALL, **provenance):
+    provenance = {"train_years": [1998, 2013], "val_years": [2014, 2015]} | provenance
+    static = torch.zeros(len(task.static_names), *grid.shape)
+    return Corrector(task, grid, {"_target_": "models.statistical.raw.Raw"}, static, provenance)
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (lambda: corrector(train_years=[2000, 2016]), "was trained on 2016-01-01, a date of the scored split"),
+        (lambda: corrector(val_years=[2017, 2020]), "was validated on 2017-01-01, a date of the scored split"),
+        (lambda: corrector(train_years=None), "does not say on which dates it was trained"),
+        (lambda: corrector(replace(OTHER, targets=["msl"])), "predicts msl, the task t2m wants 2t"),
+        (lambda: corrector(replace(OTHER, lead_times=[24])), "is for lead times 24 h, the task t2m has 48 h"),
+        (lambda: corrector(replace(OTHER, inputs=["2t", "skt"])), "reads skt, which the task t2m lacks"),
+        (lambda: corrector(grid=Grid.regular(9, 16)), "was made for 9 x 16 points"),
+    ],
+)
+def test_correctors_that_must_not_be_scored_are_refused(made, sentence):
+    with pytest.raises(InputError) as caught:
+        check_corrector(made(), PATH, OTHER, SMALL, Dates.of_years(YEARS))
+    assert str(caught.value).startswith(f"{PATH} {sentence}")
+    assert ";" in str(caught.value)
+
+
+def test_member_counts_fit_training():
+    assert training_members(corrector(members=10), PATH, (5, 10)) == 10
+    with pytest.raises(InputError, match=f"^{PATH} was trained with 10 members, .* add 10 to member_counts"):
+        training_members(corrector(members=10), PATH, (5, 20))
+    with pytest.raises(InputError, match=f"^{PATH} does not say with how many members .*; train it again, or leave"):
+        training_members(corrector(), PATH, (5, 20))
+
+
+def test_a_corrector_of_other_units_intervals_or_levels_is_refused():
+    """Meanings are compared by channel; a corrector may read fewer channels than the task has."""
+    data = [Meaning(Variable("msl"), "Pa", (0,)), Meaning(Variable("2t"), "K", (0,))]
+    made = corrector(replace(OTHER, inputs=OTHER.targets))
+    check_meanings(made, PATH, OTHER, data)
+    for own in (Meaning(Variable("2t"), "K", (0,)), Meaning(Variable("2t"), "K", (0,), "tropopause")):
+        made.meanings = (own,)
+        check_meanings(made, PATH, OTHER, data)
+    with pytest.raises(InputError, match="was trained on 2t on tropopause, not surface; score it on data of"):
+        check_meanings(made, PATH, OTHER, [data[0], Meaning(Variable("2t"), "K", (0,), "surface")])
+    made.meanings = (Meaning(Variable("2t"), "K", (1440,)),)
+    with pytest.raises(InputError, match="was trained on 2t at lead time 48 h over 24 h, not 0 h; score it on data of"):
+        check_meanings(made, PATH, OTHER, data)

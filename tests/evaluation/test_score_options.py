@@ -19,7 +19,6 @@ from evaluation.efi_climate import load_model_climate
 from evaluation.score_options import DEFAULT_THRESHOLDS, ScoreChoice, choose_scores
 from evaluation.scoreboard import MAIN_SCORES
 from evaluation.scores import all_diagrams, all_scores, statistics_of
-from evaluation.scores.score import Settings
 from models.parallel.domain import Domain
 
 TASK = Task("t2m", ["msl", "2t"], ["2t"], [24, 48], thresholds=["> 0 degC"])
@@ -114,16 +113,6 @@ def test_every_score_has_a_text_and_a_reference_and_a_page_defines_it():
         assert one.text.endswith(".")
         assert one.reference
         assert f"`{one.name}`" in page, one.name
-
-
-def test_each_value_has_the_numbers_that_its_labels_name():
-    thresholds = choice(thresholds=["> 0 degC", "< 5 %", "> 95 %"]).thresholds
-    settings = Settings(TASK, 6, thresholds, climatology=True, extremeness=True)
-    for score in all_scores().values():
-        sizes = {name: one.size(settings) if one.size else None for name, one in score.statistics.items()}
-        averages = {name: np.full((4, 2) if size is None else (4, 2, size), 0.5) for name, size in sizes.items()}
-        found = score.value(**averages)
-        assert found.shape == ((4, 2, len(score.labels(settings, 0))) if score.labels else (4, 2)), score.name
 
 
 # The climate of the ensemble.

@@ -1,11 +1,13 @@
-"""Scoring of all models: scores do not depend on batches, and all models are scored in the same cells."""
+"""Scoring of all models: all are scored in the same cells, on any device, and continue from sums of the same inputs."""
 
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import standin_device
 import torch
+from ranks import run_on_ranks
 from tested_device import device_of
 
 from data_pipeline.cluster import LocalProcesses, Threads
@@ -14,11 +16,14 @@ from data_pipeline.common.threads import BUDGET
 from data_pipeline.grid import Grid
 from data_pipeline.sample import verifiable
 from data_pipeline.task import Task
+from data_pipeline.thresholds import parse_thresholds
 from evaluation import partial_scores
 from evaluation.partial_scores import PartialScores
 from evaluation.regions import region_weights
+from evaluation.scores import all_diagrams, all_scores
 from evaluation.scoring import ScoringOptions, score_models
 from evaluation.scoring_workers import check_workers, scoring_workers
+from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import Mesh
 from models.statistical.raw import Raw
@@ -37,26 +42,6 @@ def centred(batch):
 def run(data, oracle=None, **options):
     models, chosen = {"raw": Raw(TASK, GRID), "net": centred}, ScoringOptions(device=device_of(1, 0), **options)
     return score_models(models, data, REGIONS, oracle, chosen)
-
-
-def test_scores_do_not_depend_on_the_batch_size(toy):
-    data = toy(TASK, GRID, 7)
-    one, many = run(data, batch_size=1), run(data, batch_size=4)
-    for name, tally in one.tallies.items():
-        np.testing.assert_allclose(tally.per_forecast["crps"].value, many.tallies[name].per_forecast["crps"].value)
-        np.testing.assert_allclose(tally.per_forecast["rank"].total, many.tallies[name].per_forecast["rank"].total)
-
-
-def test_every_forecast_has_its_row(toy):
-    data = toy(TASK, GRID, 6)
-    board = run(data)
-    area = np.broadcast_to(GRID.weights[:, None], GRID.shape)
-    for row, sample in enumerate(data):
-        assert (board.init_times[row], board.lead_times[row]) == (sample.init_time, sample.lead_time)
-        crps = Raw(TASK, GRID)(type(sample)(*(t[None] for t in sample))).crps(sample.target[None])
-        found = board.tallies["raw"].per_forecast["crps"][row, 0, 0].value
-        assert found == pytest.approx(np.average(crps[0, 0], weights=area), rel=1e-5)
-    assert board.tallies["net"].per_cell["crps"].weight[:, 0, 2, 3].tolist() == [3, 3]
 
 
 def test_a_cell_without_all_members_is_scored_for_no_model(toy):
@@ -145,9 +130,8 @@ def test_an_optional_model_without_any_value_is_left_out(toy):
 def test_a_forecast_that_exceeds_the_memory_is_scored_and_said(toy, capsys):
     data = toy(TASK, GRID, 4)
     small, large = run(data, memory_bytes=1), run(data)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "memory_bytes" in line]
-    assert len(lines) == 1
-    assert lines[0].endswith("more than memory_bytes=1")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "memory_bytes" in line]
+    assert line.endswith("more than memory_bytes=1")
     found, expected = (board.tallies["net"].per_forecast["crps"].total for board in (small, large))
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
@@ -172,59 +156,52 @@ def test_threads_limit_those_of_pytorch_and_of_the_kernels(monkeypatch):
         assert limits == [3, 3]
 
 
-class Ended(Exception):  # noqa: N818 - not an error
-    """Ends scoring as a killed process would."""
-
-
-def run_until(data, partial=None, end_after=None):
-    """Score one forecast after the other; return the board and the number of forecasts that were scored."""
-    calls = []
-
-    def counted(batch):
-        if len(calls) == end_after:
-            raise Ended
-        calls.append(len(batch.target))
-        return centred(batch)
-
-    options = ScoringOptions(batch_size=1, written={"net"}, partial=partial)
-    board = score_models({"raw": Raw(TASK, GRID), "net": counted}, data, REGIONS, None, options)
-    return board, sum(calls)
-
-
-@pytest.fixture
-def no_wait(monkeypatch):
+def test_sums_of_other_inputs_or_an_unreadable_file_are_not_used(toy, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(partial_scores, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(partial_scores, "WRITING_SHARE", float("inf"))
-
-
-def keep(folder, key="inputs"):
-    return PartialScores(folder, key, Mesh.single())
-
-
-@pytest.mark.usefixtures("no_wait")
-def test_the_next_run_scores_only_the_rest(toy, tmp_path, capsys):
-    data = toy(TASK, GRID, 7)
-    expected, count = run_until(data)
-    assert count == 7
-    with pytest.raises(Ended):
-        run_until(data, keep(tmp_path), end_after=3)
-    board, count = run_until(data, keep(tmp_path))
-    assert count == 4
-    assert "3 of 7 forecasts were scored by an earlier run" in capsys.readouterr().out
-    for found, whole in ((board.tallies, expected.tallies), (board.written, expected.written)):
-        for name, tally in whole.items():
-            for kind, sums in tally.arrays().items():
-                np.testing.assert_allclose(found[name].arrays()[kind], sums, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.usefixtures("no_wait")
-def test_sums_of_other_inputs_or_an_unreadable_file_are_not_used(toy, tmp_path):
     data = toy(TASK, GRID, 4)
-    with pytest.raises(Ended):
-        run_until(data, keep(tmp_path), end_after=2)
-    assert run_until(data, keep(tmp_path, "other inputs"))[1] == 4
+
+    def continues(key):
+        run(data, batch_size=1, partial=PartialScores(tmp_path, key, Mesh.single()))
+        return "were scored by an earlier run" in capsys.readouterr().out
+
+    assert [continues(key) for key in ("inputs", "inputs", "other inputs")] == [False, True, False]
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:1000])
-    assert run_until(data, keep(tmp_path))[1] == 4
-    keep(tmp_path).remove()
-    assert list(tmp_path.iterdir()) == []
+    assert not continues("other inputs")
+
+
+ROUNDING = 2.0**-22 * 300 * GRID.shape[0] * GRID.shape[1]
+"""Of the sum over all cells of differences between temperatures near 300 K in single precision."""
+
+
+def sums_on(toy, device):
+    """The sums of every score and diagram, of EMOS, climatology and the raw ensemble."""
+    data, models = toy(TASK, GRID, 40), {}
+    for name, kind in {"raw": "raw.Raw", "climatology": "climatology.Climatology", "emos": "emos.EMOS"}.items():
+        corrector = Corrector(TASK, GRID, {"_target_": f"models.statistical.{kind}"}, data.static)
+        corrector.fit(data)
+        models[name] = corrector.eval().to(device)
+    options = ScoringOptions(
+        8, device=torch.device(device), written={"emos"}, scores=list(all_scores().values()),
+        diagrams=list(all_diagrams().values()), thresholds=parse_thresholds(["> 280 K"], TASK),
+    )  # fmt: skip
+    board = score_models(models, data, region_weights(GRID), options=options)
+    tallies = board.tallies | {f"written {name}": tally for name, tally in board.written.items()}
+    return {name: tally.arrays() for name, tally in tallies.items()}
+
+
+def scores_on_standin(rank, toy):
+    standin_device.install()
+    return sums_on(toy, standin_device.NAME)
+
+
+def test_scores_on_another_device_are_those_of_the_cpu(toy):
+    (found,) = run_on_ranks(1, scores_on_standin, toy, fresh=True)
+    for model, expected in sums_on(toy, "cpu").items():
+        for name, sums in expected.items():
+            # Some values are in single precision, from compiled code on the CPU and from PyTorch elsewhere.
+            size = np.abs(np.nan_to_num(sums.astype(float))).max(initial=0)
+            np.testing.assert_allclose(
+                found[model][name], sums, rtol=0, atol=ROUNDING + 1e-5 * size, err_msg=f"{model}: {name}"
+            )

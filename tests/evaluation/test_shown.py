@@ -5,13 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
 from evaluation.scoring import score_models
 from evaluation.shown_cases import MOST_LEADS, chosen_cells, chosen_forecasts, show_experts, show_forecast
-from evaluation.shown_corrector import check_shown, choose_shown
+from evaluation.shown_corrector import choose_shown
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.layers.mixture import SpatialMixture
@@ -140,10 +139,3 @@ def test_validation_scores_that_are_not_comparable_are_not_used(other):
     """The scored years choose: the lowest CRPS, the fair one where it is valid."""
     correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": other()}
     assert choose_shown(None, correctors, SCORES) == {"model": "b", "by": "scored years"}
-
-
-def test_an_unknown_corrector_cannot_be_shown():
-    check_shown(None, ())
-    check_shown("a", ["a", "b"])
-    with pytest.raises(InputError, match=r"^shown_corrector must be .* of this command \(a, b\), .* got 'c'"):
-        check_shown("c", ["a", "b"])

@@ -1,14 +1,16 @@
-"""The explanation of a forecast, compared with a linear model whose every part is known in closed form."""
+"""The explanation of a forecast against a linear model of known parts; places in words and the largest cells."""
 
 import numpy as np
 import pytest
-from explained_forecast import CHANNELS, GRID, SCALE, WEIGHTS, make_climate, make_forecast, predict_linear
+from explained_forecast import CHANNELS, GRID, WEIGHTS, make_climate, make_forecast, predict_linear
 
+from data_pipeline.grid import Grid
+from data_pipeline.points import Points
 from evaluation.explanation.forecast_explanation import Change, bias_share, explain_forecast, without_inputs
+from evaluation.explanation.places import APART, largest_cells, place_name, region_name
 
+FINE = Grid.regular(19, 36)
 AREA = np.broadcast_to(np.asarray(GRID.weights)[:, None], GRID.shape)
-ROUNDING = 4 * 1e5 * np.finfo(np.float32).eps
-"""Rounding of the largest values, of the pressure."""
 
 
 @pytest.fixture(scope="module")
@@ -22,33 +24,6 @@ def case():
 def explained(case):
     climate, forecast, usual = case
     return explain_forecast(predict_linear(climate, usual), forecast, GRID, CHANNELS, (0,), climate)
-
-
-def mean_square(field):
-    """The mean over the area by a loop over cells."""
-    total = weight = 0.0
-    for cell in np.ndindex(field.shape):
-        if np.isfinite(field[cell]):
-            total += AREA[cell] * field[cell] ** 2
-            weight += AREA[cell]
-    return total / weight
-
-
-def test_parts_of_a_linear_model_are_its_terms(case, explained):
-    climate, forecast, _ = case
-    departure = forecast.ensemble.astype(float).mean(0) - climate.location
-    departure[~forecast.mask] = np.nan
-    for channel, part in enumerate(explained.inputs):
-        term = WEIGHTS[channel] * departure[channel]
-        assert part.name == CHANNELS[channel]
-        assert part.mean_part[0] == pytest.approx(
-            np.sqrt(mean_square(term)), abs=ROUNDING * abs(WEIGHTS[channel]) + 1e-4
-        )
-        assert part.departure == pytest.approx(np.sqrt(mean_square(departure[channel] / SCALE[channel])), rel=1e-6)
-        cells = explained.changes[0].cells
-        assert part.at_cells[0] == pytest.approx([term[cell] for cell in cells], abs=1e-3)
-        assert abs(part.largest) == pytest.approx(np.nanmax(abs(departure[channel])) / SCALE[channel], rel=1e-6)
-        assert part.spread_part[0] == pytest.approx(0, abs=1e-4)
 
 
 def test_the_usual_correction_and_the_parts_sum_to_the_correction(case, explained):
@@ -107,3 +82,48 @@ def test_a_single_member_has_no_raw_spread(case):
         (change,) = explain_forecast(predict_linear(climate, usual), forecast, GRID, CHANNELS, (0,), climate).changes
     assert np.isnan(change.raw_std).all()
     assert bias_share(change, AREA) == 1
+
+
+def distance(first, second):
+    """Degrees between two cells, by their unit vectors."""
+    vectors = []
+    for row, column in (first, second):
+        phi, lam = np.radians(FINE.latitudes[row]), np.radians(FINE.longitudes[column])
+        vectors.append([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)])
+    one, two = np.array(vectors)
+    return np.degrees(np.arctan2(np.linalg.norm(np.cross(one, two)), one @ two))
+
+
+def test_largest_cells_are_those_of_a_greedy_search():
+    field = np.random.default_rng(5).normal(size=FINE.shape)
+    field[3, 4] = np.nan
+    found = []
+    ordered = sorted(np.ndindex(field.shape), key=lambda cell: -abs(np.nan_to_num(field[cell])))
+    for cell in ordered:
+        if all(distance(cell, other) >= APART - 1e-9 for other in found) and len(found) < 6:
+            found.append(cell)
+    assert largest_cells(field, FINE, 6) == found
+    assert largest_cells(np.full(FINE.shape, np.nan), FINE, 6) == []
+
+
+def test_stations_may_be_near_each_other():
+    stations = Points((50.0, 50.01, -3.0), (8.0, 8.01, 20.0), ids=("a", "b", "c"))
+    field = np.array([[1.0], [-2.0], [0.5]])
+    assert largest_cells(field, stations, 3) == [(1, 0), (0, 0), (2, 0)]
+    assert place_name(stations, (2, 0)) == "c, 3°S 20°E"
+
+
+@pytest.mark.parametrize(
+    ("latitude", "longitude", "planet", "expected"),
+    [
+        (52.0, 13.0, {"earth": True}, "land, Europe"),
+        (50.0, 350.0, {"earth": True}, "sea, Europe"),
+        (0.0, 25.0, {"earth": True}, "land, tropics"),
+        (-80.0, 90.0, {"earth": True}, "land, south of the tropics"),
+        (52.0, 13.0, {"earth": False}, "north of the tropics"),
+        (52.0, 13.0, {"earth": False, "land": np.zeros((1, 1))}, "sea, north of the tropics"),
+    ],
+)
+def test_regions_of_known_places(latitude, longitude, planet, expected):
+    """Another planet has its own land and no Europe."""
+    assert region_name(Grid((latitude,), (longitude,)), (0, 0), **planet) == expected

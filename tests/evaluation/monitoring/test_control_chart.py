@@ -77,12 +77,6 @@ def test_gaps_do_not_count_as_neighbours():
     assert autocorrelation(apart, values) > 0.9
 
 
-def test_the_average_weights_the_past_exponentially():
-    series = np.random.default_rng(1).normal(size=50)
-    weights = SMOOTHING * (1 - SMOOTHING) ** np.arange(50)[::-1]
-    assert moving_average(series)[-1] == pytest.approx(weights @ series)
-
-
 def test_an_alarm_begins_on_the_first_day_beyond_the_limit_and_ends_with_its_cause():
     values = np.random.default_rng(2).normal(size=160)
     values[120:] += 5

@@ -6,7 +6,6 @@ The coefficients of the correctors are set, not fitted.
 import json
 import math
 import re
-from copy import deepcopy
 from statistics import NormalDist
 
 import numpy as np
@@ -18,10 +17,8 @@ from report_parts import cells_of
 
 from data_pipeline.task import Variable
 from evaluation import evaluate
-from evaluation.report.charts import gain_chart
 from evaluation.report.figure_style import model_colours
 from evaluation.report.figures import draw_figures
-from evaluation.report.headline import headline
 from evaluation.report.score_tables import html_table
 from evaluation.report.tables import members_table, plain_table
 
@@ -271,23 +268,6 @@ def test_the_bars_of_the_gain_show_the_captured_shares(numbers, scores, pictures
         np.testing.assert_allclose(written, [share, plain, low, high], rtol=1e-4)
 
 
-def test_the_axis_of_the_gain_ends_where_the_data_end(scores):
-    """Bars are cut off nowhere, and small shares fill the panel."""
-    for factor in (0.1, 1.0, 2.5):
-        some = deepcopy(scores)
-        for model in some["models"].values():
-            for key in ("captured", "captured_fair") if model["captured"] is not None else ():
-                model[key] *= factor
-                model["ci95"][key] = [factor * end for end in model["ci95"][key]]
-        (ax,) = gain_chart(some).panels[0].figure.axes
-        low, high = ax.get_xlim()
-        lines = [line for line in ax.lines if line.get_linewidth() == 1.4 or line.get_marker() == "d"]
-        ends = [bar.get_width() for bar in ax.patches] + [x for line in lines for x in line.get_xdata()]
-        assert low <= min(0, *ends)
-        assert max(ends) < high < 1.6 * max(*ends, 75)
-        assert 0 in (low, *(line.get_xdata()[0] for line in ax.lines))
-
-
 def panels_by_title(drawing):
     return {panel.figure.axes[0].get_title(loc="left"): panel.figure.axes[0] for panel in drawing.panels}
 
@@ -446,15 +426,3 @@ def test_the_table_of_the_terminal_shows_the_numbers(numbers, scores):
         expected += [numbers.written_ratio[name]] if name in LAWS else []
         for cell, number in zip(rows[name], expected, strict=True):
             assert_shows(cell, number)
-
-
-def test_the_headline_shows_the_numbers(numbers, scores):
-    text = re.sub("<[^>]*>", "", headline(scores))
-    skill, emos, share = re.match(
-        r"net lowers the fair CRPS of the raw ensemble by (.*?) % \[.*\] and that of EMOS by (.*?) % \[.*\]\. "
-        r"That is (.*?) % of the gain",
-        text,
-    ).groups()
-    assert_shows(skill, 100 * numbers.skill("net"))
-    assert_shows(emos, 100 * numbers.skill("net", "emos"))
-    assert_shows(share, 100 * numbers.captured("net"))

@@ -1,16 +1,29 @@
-"""Charts show the numbers of scores.json: curves, intervals, thresholds, diagrams, plumes and experts."""
+"""Charts show the numbers of scores.json, and are readable with any colour vision, light or dark, and on a phone."""
 
-import csv
-import io
+import itertools
 
+import matplotlib
 import numpy as np
 import pytest
 from drawn_data import GRID, HOURS, LEADS, LEVELS, MODELS, THRESHOLDS, drawn_fields, drawn_scores
 from map_pixels import globe_values
+from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
-from evaluation.report.drawing import Drawing, csv_text, figure_html, sections_html, write_files
-from evaluation.report.figure_style import model_colours
+from evaluation.report import case_figures
+from evaluation.report.drawing import write_files
+from evaluation.report.figure_style import (
+    MODEL_COLOURS,
+    PANEL_WIDTH,
+    RC,
+    REFERENCE_COLOURS,
+    model_colours,
+    model_marks,
+)
 from evaluation.report.figures import draw_figures
+from evaluation.report.maps import BETTER, DIVERGING, SEQUENTIAL
 
 SCORES, FIELDS = drawn_scores(), drawn_fields()
 CORRECTED = [name for name in MODELS if name not in ("raw", "climatology")]
@@ -186,23 +199,6 @@ def test_the_improvement_states_the_significant_share(drawings):
     np.testing.assert_array_equal(written["30"][mine], FIELDS.significant[:, 1])
 
 
-def test_a_csv_holds_text_numbers_and_gaps():
-    text = csv_text({"model": ["a,b", 'c"d', None], "value": np.array([1.23456789, np.nan, -1e-7]), "n": [1, 2, 3]})
-    rows = list(csv.reader(io.StringIO(text)))
-    assert rows == [["model", "value", "n"], ["a,b", "1.23457", "1"], ['c"d', "", "2"], ["", "-1e-07", "3"]]
-    with pytest.raises(ValueError, match="different lengths"):
-        Drawing("x", "maps", "", "", (), {"a": [1], "b": [1, 2]})
-
-
-def test_the_page_holds_every_drawing_once(drawings):
-    text = sections_html(drawings.values())
-    for name, drawing in drawings.items():
-        assert text.count(f'id="figure-{name}"') == 1
-        assert figure_html(drawing) in text
-    assert text.count("<svg") == sum(len(drawing.panels) for drawing in drawings.values())
-    assert text.count('role="img" aria-label="') == text.count("<svg")
-
-
 def test_a_png_shows_all_panels(drawings, tmp_path):
     from matplotlib.image import imread
 
@@ -212,3 +208,114 @@ def test_a_png_shows_all_panels(drawings, tmp_path):
     assert (left[..., :3] != 1).any()
     assert (right[..., :3] != 1).any()
     assert (picture[..., 3] == 1).all()
+
+
+VISION = {
+    "normal": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+}
+"""How linear red, green and blue are seen (Machado et al. 2009, doi:10.1109/TVCG.2009.113, severity 1)."""
+PHONE = 390 - 2 * 16
+"""Width of a figure in pixels on a page of 390 pixels, whose margins are 1 rem."""
+
+
+def linear(colours):
+    """Linear light of sRGB colours (..., 3)."""
+    colours = np.asarray(colours, float)
+    return np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+
+
+def luminance(colours):
+    return linear(colours) @ [0.2126, 0.7152, 0.0722]
+
+
+def lab(colours, vision):
+    """CIELAB (D65) of sRGB colours (..., 3) as they are seen."""
+    light = np.clip(linear(colours) @ np.array(VISION[vision]).T, 0, 1)
+    xyz = light @ np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750],
+                            [0.0193339, 0.1191920, 0.9503041]]).T / [0.95047, 1, 1.08883]  # fmt: skip
+    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    x, y, z = np.moveaxis(f, -1, 0)
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], -1)
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_models_have_colours_that_can_be_told_apart(vision):
+    colours = [to_rgb(colour) for colour in (*REFERENCE_COLOURS.values(), *MODEL_COLOURS)]
+    distances = [np.linalg.norm(one - other) for one, other in itertools.combinations(lab(colours, vision), 2)]
+    assert min(distances) > 15
+
+
+def test_models_stand_out_from_the_page_and_from_each_other():
+    for paper in ("#fcfcfb", "#15191d"):
+        for name, colour in model_colours(["a", "b", "c", "d", "e"]).items():
+            dark, light = sorted([luminance(to_rgb(colour)), luminance(to_rgb(paper))])
+            assert (light + 0.05) / (dark + 0.05) > 1.8, name
+    names = ["raw", "climatology", "emos", "oracle", "persistence", *(f"model {k}" for k in range(30))]
+    colours, marks = model_colours(names), model_marks(names)
+    assert len({(colours[name], marks[name]) for name in names}) == len(names)
+    without = [name for name in names if name != "emos"]
+    assert model_colours(without) == colours, "references have fixed colours"
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_scales_can_be_read(vision):
+    """Lightness falls to both ends of a scale of differences, and equally large values of both signs have different
+    colours; it orders amounts."""
+    low, high = np.linspace(0.25, 0.0, 6), np.linspace(0.75, 1.0, 6)
+    for name in (DIVERGING, BETTER, case_figures.FIELDS):
+        colours = [lab(colormaps[name](values)[:, :3], vision) for values in (low, high)]
+        assert np.linalg.norm(colours[0] - colours[1], axis=1).min() > 20
+        for side in colours:
+            assert (np.diff(side[:, 0]) < 0).all()
+    for name in (SEQUENTIAL, "viridis"):
+        steps = np.diff(lab(colormaps[name](np.linspace(0, 1, 64))[:, :3], vision)[:, 0])
+        assert (np.sign(steps) == np.sign(steps[0])).all()
+
+
+def texts_of(figure):
+    return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+
+
+def test_text_has_eight_pixels_on_a_phone(drawings):
+    for name, drawing in drawings.items():
+        for panel in drawing.panels:
+            width = panel.figure.get_figwidth()
+            assert width == PANEL_WIDTH, name
+            smallest = min(text.get_fontsize() for text in texts_of(panel.figure))
+            assert smallest * PHONE / (72 * width) >= 8, name
+
+
+def labels_in_view(ax, axis):
+    """The labels of the marks that an axis shows, in their order."""
+    low, high = sorted(ax.get_xlim() if axis == "x" else ax.get_ylim())
+    pairs = zip(getattr(ax, f"get_{axis}ticks")(), getattr(ax, f"get_{axis}ticklabels")(), strict=False)
+    return [
+        label for place, label in sorted(pairs, key=lambda pair: pair[0]) if low <= place <= high and label.get_text()
+    ]
+
+
+def test_nothing_is_cut_off(drawings):
+    """All text lies inside its figure, and labels of an axis do not overlap."""
+    for name, drawing in drawings.items():
+        for panel in drawing.panels:
+            figure = panel.figure
+            with matplotlib.rc_context(RC):
+                FigureCanvasAgg(figure).draw()
+            shown = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
+            for ax in figure.axes:
+                if not ax.axison:
+                    continue
+                along = {axis: labels_in_view(ax, axis) for axis in ("x", "y")}
+                shown += [*along["x"], *along["y"], *ax.texts, ax.xaxis.label, ax.yaxis.label]
+                for axis, labels in along.items():
+                    boxes = [label.get_window_extent() for label in labels]
+                    ends = sorted((box.x0, box.x1) if axis == "x" else (box.y0, box.y1) for box in boxes)
+                    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ends)), (name, axis, labels)
+            inside = figure.bbox.padded(1.5)
+            for text in shown:
+                box = text.get_window_extent()
+                if text.get_text():
+                    assert inside.x0 <= box.x0 <= box.x1 <= inside.x1, (name, text.get_text())
+                    assert inside.y0 <= box.y0 <= box.y1 <= inside.y1, (name, text.get_text())

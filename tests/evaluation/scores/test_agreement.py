@@ -26,7 +26,7 @@ from evaluation.scores.binned_probability import outcomes, probabilities
 from evaluation.scores.quantile_scores import INTERVALS, LEVELS, forecast_quantiles
 from evaluation.scores.reliability import isotonic_regression
 from evaluation.scores.threshold import Event
-from evaluation.scores.weighted_crps import crps_beyond, crps_given
+from evaluation.scores.weighted_crps import crps_given
 from models.distribution import Ensemble
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -228,12 +228,3 @@ def test_parts_add_up_to_the_brier_score():
         for first, second in (("reliability", "resolution"), ("miscalibration", "discrimination")):
             worse, better, rest = (score_of(f"brier_{part}", case) for part in (first, second, "uncertainty"))
             np.testing.assert_allclose(worse - better + rest, score_of("brier", case), rtol=tolerance)
-
-
-def test_both_tails_of_the_threshold_weighted_crps_add_up():
-    limit = torch.full((1, 1, 1), 0.1, dtype=torch.float64)
-    for case in (CASE, NORMAL):
-        above, below = (
-            crps_beyond(case.forecast, case.truth, Event(limit, torch.full((1, 1, 1), side))) for side in (True, False)
-        )
-        torch.testing.assert_close(above + below, case.crps)

@@ -13,13 +13,9 @@ from score_cases import TASK, diagram_of, draws, make_case, score_of
 from data_pipeline.statistics.efi import extreme_forecast_index
 from data_pipeline.thresholds import Threshold
 from evaluation.scores import ratios
-from evaluation.scores.binned_probability import BINS, ProbabilityBins
-from evaluation.scores.brier import brier_parts
 from evaluation.scores.case import Case
-from evaluation.scores.economic_value import COST_LOSS, economic_value
 from evaluation.scores.extremes import INDEX_LEVELS, index_of, shift_of_tails
 from evaluation.scores.joint import ENERGY_SCORE
-from evaluation.scores.mean_spread import RMSE, SPREAD, SPREAD_SKILL
 from evaluation.scores.score import Settings
 from models.distribution import CensoredNormal, Ensemble, Normal
 
@@ -92,17 +88,6 @@ def test_bars_are_wider_for_equal_cells():
     np.testing.assert_allclose(many["high"] - many["low"], one["high"] - one["low"], atol=1e-9)
 
 
-def test_the_base_rate_has_no_value():
-    """A forecast of the base rate has the reliability 0, no resolution, ROC area 1/2 and no value for any user."""
-    bins = np.zeros((3, BINS))
-    bins[:, 15] = 1, 0.3, 0.3
-    found = ProbabilityBins.of_thresholds(bins.reshape(1, -1)[0])
-    np.testing.assert_allclose(brier_parts(found), [[0], [0], [0.21]], atol=1e-15)
-    hits, false_alarms = found.rates()
-    values = economic_value(hits[0], false_alarms[0], 0.3, COST_LOSS[:, None])
-    np.testing.assert_allclose(values.max(1), 0, atol=1e-12)
-
-
 def test_climatology_has_no_value_and_a_perfect_forecast_has_all():
     truth = draws(20, 1, 1, 50)
     climate = make_case(Normal(torch.zeros_like(truth), torch.ones_like(truth)), truth)
@@ -125,14 +110,6 @@ def test_an_event_that_never_happens_has_no_roc():
     for name in ("roc_area", "economic_value"):
         assert np.isnan(score_of(name, case)).all()
     assert score_of("brier", case) == [0]
-
-
-def test_the_index_has_limits():
-    climatology = normal([0.0], [1.0])
-    for sign in (1, -1):
-        far = Ensemble(torch.full((10, 1), sign * 50.0, dtype=torch.float64))
-        assert float(index_of(far, climatology)) == pytest.approx(sign, abs=1e-12)
-    assert float(index_of(climatology, climatology)) == pytest.approx(0, abs=1e-12)
 
 
 def test_the_index_of_a_model_equals_that_of_its_members():
@@ -224,13 +201,6 @@ def test_no_normal_distribution_has_a_lower_expected_score_than_the_true_one(mu,
     true, other = make_case(Normal(0 * ones, ones), truth), make_case(Normal(mu * ones, sigma * ones), truth)
     for name in PROPER:
         assert (score_of(name, other) - score_of(name, true) >= -1e-3).all(), name
-
-
-def test_roots_are_taken_after_averaging():
-    squared, expected = np.array([16.0, 25.0]), np.array([4.0, 100.0])
-    assert RMSE.value(squared).tolist() == [4, 5]
-    assert SPREAD.value(expected).tolist() == [2, 10]
-    assert SPREAD_SKILL.value(squared, expected).tolist() == [0.5, 2]
 
 
 def test_ratios_of_scores():

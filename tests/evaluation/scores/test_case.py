@@ -1,7 +1,5 @@
 """Values of a case: expected squared errors, and histograms with known shapes."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -27,13 +25,6 @@ def cell_scores(distribution, truth):
     case = Case(distribution, truth, torch.zeros_like(truth), bins=5)
     statistics = statistics_of(*(score for score in default_scores() if score.name != "rank_deviation"))
     return {name: statistic.cells(case) for name, statistic in statistics.items()}
-
-
-@pytest.mark.parametrize("distribution", [Ensemble(draws(3, 5)), Normal(draws(5), torch.ones(5).double())])
-def test_missing_truth_gives_nan(distribution):
-    truth = torch.tensor([0.0, math.nan, 1.0, math.nan, 2.0], dtype=torch.float64)
-    for value in cell_scores(distribution, truth).values():
-        assert value.isnan().tolist() == truth.isnan().tolist()
 
 
 @pytest.mark.parametrize("members", [2, 5, 10])
@@ -79,13 +70,6 @@ def test_a_calibrated_forecast_has_a_flat_histogram(kind, bins):
     found = calibration_bin(*calibrated(kind), uniform(N), bins)
     counts = torch.bincount(found, minlength=bins) / N
     assert counts.tolist() == pytest.approx([1 / bins] * bins, abs=0.005)
-
-
-def test_the_rank_counts_the_members_below_the_truth():
-    ensemble = Ensemble(torch.tensor([3.0, 1.0, 2.0])[:, None].expand(3, 4))
-    assert calibration_bin(ensemble, torch.tensor([0.0, 1.5, 2.5, 9.0]), uniform(4), 4).tolist() == [0, 1, 2, 3]
-    law = Normal(torch.zeros(2), torch.ones(2))
-    assert calibration_bin(law, torch.tensor([-1e6, 1e6]), torch.zeros(2), 5).tolist() == [0, 4]
 
 
 def test_untrained_cells_are_scored_by_their_own_kind_of_forecast():
