@@ -184,12 +184,6 @@ def test_the_program_imports_only_packages_that_the_wheel_requires():
     assert [name for name in others if not required & {distribution_name(found) for found in distributions[name]}] == []
 
 
-def test_every_folder_has_a_docstring():
-    folders = {path.parent for path in SOURCES}
-    missing = [str(f) for f in folders if not ast.get_docstring(ast.parse((ROOT / f / "__init__.py").read_text()))]
-    assert missing == []
-
-
 def test_no_public_name_has_two_definitions():
     """A class, function or constant is defined once, except for entry points and the lists that packages collect."""
     roles = {"main", "run", "fit", "logger", "summarize_files", "SCORES", "DIAGRAMS"}

@@ -12,7 +12,7 @@ PACKAGES = ("conf", "data_pipeline", "models", "training", "evaluation")
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
 PAGES = [name for name in TRACKED if name.endswith(".md")]
 MADE = ("reference/", "decisions/index.md", "tutorials/first_correction.md")
-"""Pages of docs/ that only the site has: `make docs` makes them, and tests/test_docs_site.py follows their links."""
+"""Pages of docs/ that only the site has: `make docs` makes them, and Sphinx follows their links."""
 
 
 def test_the_readme_is_short():
@@ -58,13 +58,6 @@ def test_every_option_of_correct_is_in_its_table():
     rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\| ", (ROOT / "docs/correct.md").read_text(), re.MULTILINE)
     assert sorted(name for name, _ in rows) == sorted(defaults)
     assert {name: yaml.safe_load(text or "???") for name, text in rows} == defaults
-
-
-def test_the_glossary_explains_each_term_once():
-    text = (ROOT / "docs/glossary.md").read_text()
-    terms = [term.strip() for row in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for term in row.split(",")]
-    terms = [term for term in terms if term not in ("term", "---")]
-    assert len(set(terms)) == len(terms)
 
 
 def test_every_long_test_is_listed():

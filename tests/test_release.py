@@ -1,4 +1,4 @@
-"""A release is made in a copy of the project; the files for visitors of the project are whole."""
+"""A release is made in a copy of the project."""
 
 import re
 import subprocess
@@ -76,18 +76,3 @@ def test_the_citation_has_the_fields_of_its_format():
     assert {"message", "title", "authors"} <= set(citation)
     assert all(set(author) <= {"name", "website"} for author in citation["authors"])
     assert f'version = "{citation["version"]}"' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_forms_for_issues_are_valid():
-    """Every form has what GitHub requires, and a question that must be answered."""
-    forms = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"))
-    assert len(forms) == 2
-    for form in forms:
-        content = yaml.safe_load(form.read_text())
-        assert {"name", "description", "body"} <= set(content)
-        assert {part["type"] for part in content["body"]} <= {"markdown", "textarea", "input", "checkboxes"}
-        asked = [part for part in content["body"] if part.get("validations", {}).get("required")]
-        assert asked
-        assert all(
-            "id" in part and "label" in part["attributes"] for part in content["body"] if part["type"] != "markdown"
-        )

@@ -15,6 +15,7 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from waiting import eventually, is_running
 
 from conf.hydra_sweep import combinations, draw_runs
 from conf.sweep_runs import OUTPUT, FailedRunsError, SweepRun, run_here, run_name
@@ -81,28 +82,21 @@ SEEDS = "trainer.seed=1,2"
             "the interval from 0 to 1 must have its lower end first, greater than 0 for a logarithmic scale",
         ),
         ([SEEDS, "run_dir=a,b"], "run_dir is the folder of the sweep"),
-        ([SEEDS, "run_dir=${task.name}"], "run_dir is the folder of the sweep"),
         (["trainer.seed=1,1"], "the run trainer.seed-1 is in the sweep twice"),
-        (["trainer.seeed=1,2"], "there is no option trainer.seeed; did you mean trainer.seed?"),
         ([SEEDS, "hydra.launcher.parallel=0"], "hydra.launcher.parallel must be a whole"),
         ([SEEDS, "hydra.sweeper.trials=0"], "hydra.sweeper.trials must be a whole number"),
-        ([SEEDS, "hydra.sweeper.trial=3"], "trial"),
+        ([SEEDS], "without torchrun or srun"),
     ],
 )
-def test_a_wrong_sweep_is_one_error_line_and_starts_nothing(words, sentence, tmp_path, command):
+def test_a_wrong_sweep_is_one_error_line_and_starts_nothing(words, sentence, tmp_path, command, monkeypatch):
+    if "torchrun" in sentence:
+        monkeypatch.setenv("WORLD_SIZE", "2")
     ended = command(tmp_path, "train", "-m", *words)
     assert (ended.code, ended.stdout) == (2, "")
     (line,) = ended.stderr.splitlines()
     assert line.startswith("error: ")
     assert sentence in line
     assert list(tmp_path.iterdir()) == []
-
-
-def test_each_rank_of_a_launcher_must_not_start_the_sweep(tmp_path, command, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    ended = command(tmp_path, "train", "-m", SEEDS)
-    assert ended.code == 2
-    assert "without torchrun or srun" in ended.stderr
 
 
 def test_names_of_runs_differ_and_need_no_quotes():
@@ -178,34 +172,20 @@ with reporting("train"):
             os.kill(int(child), signal.SIGKILL)
 
 
-def is_running(process):
-    try:
-        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "None"], ids=["saves", "ignores it"])
 def test_an_interrupted_sweep_stops_its_runs(waiting_sweep, tmp_path, ending):
     """The first Ctrl-C lets a run save, the second kills it; the next run does not begin."""
     launcher, child = waiting_sweep(ending)
     launcher.send_signal(signal.SIGINT)
     if ending == "None":
-        wait_for((tmp_path / "started.told").exists)  # a second signal counts a second after the first was handled
-        time.sleep(1.5)
+        assert eventually((tmp_path / "started.told").exists)
+        time.sleep(1.5)  # a second signal counts a second after the first was handled
         assert is_running(child)
         launcher.send_signal(signal.SIGINT)
     _, error = launcher.communicate(timeout=60)
     assert launcher.returncode == 3
     assert error.startswith(b"error: the sweep was interrupted")
-    wait_for(lambda: not is_running(child))
+    assert eventually(lambda: not is_running(child))
 
 
 def test_a_second_sweep_waits_for_the_runs_of_a_killed_one(waiting_sweep, tmp_path):
@@ -216,5 +196,5 @@ def test_a_second_sweep_waits_for_the_runs_of_a_killed_one(waiting_sweep, tmp_pa
     with pytest.raises(InputError, match="another run is writing to"):
         run_here(sweep(tmp_path / "sweep", one=HELP), tmp_path / "sweep", 1)
     os.kill(child, signal.SIGTERM)
-    wait_for(lambda: not is_running(child))
+    assert eventually(lambda: not is_running(child))
     run_here(sweep(tmp_path / "sweep", one=HELP), tmp_path / "sweep", 1)

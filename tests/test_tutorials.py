@@ -1,10 +1,12 @@
-"""The pages of docs/tutorials are followed from their first block to their last."""
+"""The pages of docs/tutorials, and docs/recipes/ens10.md, are followed from their first block to their last."""
 
+import json
 import shutil
 
 import eccodes
 import numpy as np
 import pytest
+import recipe_pages
 import torch
 import xarray as xr
 from followed_page import follow
@@ -71,3 +73,14 @@ def test_own_netcdf_and_zarr(tmp_path):
     netcdf, zarr = (load_file(tmp_path / f"runs/{name}/corrector.safetensors") for name in ("netcdf", "zarr"))
     assert netcdf.keys() == zarr.keys()
     assert all(torch.equal(netcdf[name], zarr[name]) for name in netcdf)
+
+
+def test_the_recipe_of_ens10(project):
+    """The files of the twin have the layout of ENS-10; all years of a file are corrected."""
+    (project / "ens10").symlink_to("data/twin")
+    recipe_pages.follow("ens10.md", project)
+    years = {eccodes.codes_get(handle, "dataDate") // 10000 for handle in messages(project / "corrected.grib")}
+    assert years == {*range(2010, 2018)}
+    scores = json.loads((project / "runs/ens10/scores/scores.json").read_text())
+    assert scores["n_dates"] == 8
+    assert scores["models"]["emos"]["crps"] < scores["models"]["raw"]["crps"]

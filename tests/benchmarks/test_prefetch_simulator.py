@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.prefetch_simulator import simulate
 from benchmarks.prefetch_simulator.policies import OWN_DISK, OWN_MEMORY, POLICIES, REMOTE_MEMORY, SHARED, Workload
 from benchmarks.prefetch_simulator.simulate import (
     DATA_SIZES,
@@ -76,12 +75,3 @@ def test_storages_match_the_definition_of_each_policy():
     kept = [np.mean(storages != SHARED) for storages in POLICIES["DeepIO"](tight)]
     assert kept[0] == 0
     assert kept[1:] == pytest.approx([0.5] * 4, abs=0.06)
-
-
-def test_main_prints_the_tables(capsys, monkeypatch):
-    monkeypatch.setattr(simulate, "count_often_read", lambda order, excess: 0.0)
-    simulate.main()
-    printed = capsys.readouterr().out
-    assert printed.count("NoPFS") == 2
-    assert "refused" in printed
-    assert "31,635" in printed

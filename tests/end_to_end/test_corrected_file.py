@@ -1,27 +1,15 @@
-"""The corrected file differs from its input only in the values of targets, and its members score better."""
+"""The members of a corrected file score better and keep their ranks; cfgrib opens it like its input."""
 
 import eccodes
 import numpy as np
 import pytest
-from twin_project import FORECAST, keys, messages
+from twin_project import FORECAST, messages
 
 
 @pytest.fixture(scope="module")
 def corrected(project, run_verb):
     run_verb(project, "correct", "corrector=runs/emos/corrector.safetensors", f"input={FORECAST}", "output=out.grib")
     return project / "out.grib"
-
-
-def test_only_values_of_targets_differ_from_the_input(project, corrected):
-    """Keys of `grib_ls` and order of messages are unchanged; all other messages are copied byte for byte."""
-    changed = 0
-    for before, after in zip(messages(project / FORECAST), messages(corrected), strict=True):
-        target = [eccodes.codes_get(before, key) for key in ("shortName", "step")] == ["2t", 48]
-        assert (eccodes.codes_get_message(before) != eccodes.codes_get_message(after)) == target
-        if target:
-            assert keys(before) == keys(after)
-        changed += target
-    assert changed == 5 * 8
 
 
 def test_the_corrected_members_keep_their_ranks_and_score_better(project, corrected):

@@ -1,4 +1,4 @@
-"""Training without validation, splits by dates, and cross-validation, through the commands."""
+"""Training without validation, and cross-validation, through the commands."""
 
 import json
 import shutil
@@ -83,22 +83,3 @@ def test_the_next_fold_validates(folder, run_verb):
     assert fits.pop("checkpoint") == days[2000]
     assert fits.keys() >= {"normalizer", "model", "weights"}
     assert all(dates == days[2001] for dates in fits.values())
-
-
-def test_splits_by_dates_keep_their_distance_and_are_in_the_ledger(folder, run_verb, run_failing_verb):
-    """Forecasts are valid on the 9th of each month; the border between training and validation is a 10th."""
-    dates = ["data.split.train=[2000-01-01,2001-09-09]", "data.split.val=[2001-09-10,2002-12-31]"]
-    said = run_verb(folder, "train", *TASK, *dates, "data.split.test=[2003-01-01,2003-06-30]", *EMOS, "run_dir=dates")
-    assert "20 forecasts to train on, 15 to validate" in said
-    assert "training: 1 left out with a valid time too close to another split, first 2001-09-08T12:00 + 24 h" in said
-    provenance = Corrector.load(folder / "dates/corrector.safetensors").provenance
-    assert provenance["train_dates"] == [["2000-01-01", "2001-09-09"]]
-    assert provenance["ledger"]["train"]["near_split"]["count"] == 1
-    scoring = ["evaluate", *TASK, files("dates"), "references=[raw]", "run_dir=dated"]
-    said = run_verb(folder, *scoring, *dates, "data.split.test=[2003-01-01,2003-06-30]")
-    assert "test 2003-01-01 to 2003-06-30, 6 starts" in said
-    assert json.loads((folder / "dated/scores.json").read_text())["dates"] == [["2003-01-01", "2003-06-30"]]
-    near = ["data.split.train=[2000,2000]", "data.split.test=[2001-09-01,2001-09-30]"]
-    assert "was trained on 2001-09-01, a date of the scored split (2001-09-01 to 2001-09-30)" in (
-        run_failing_verb(folder, *scoring, *near)
-    )

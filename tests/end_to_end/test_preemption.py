@@ -1,7 +1,6 @@
 """Runs that are killed or told to stop at any moment: the same command ends with the same bits and leaves nothing."""
 
 import contextlib
-import itertools
 import os
 import random
 import re
@@ -15,6 +14,7 @@ import pytest
 from conftest import ROOT
 from forks import Program
 from twin_project import SPLIT, start, wait_for_line
+from waiting import is_running
 
 from data_pipeline.common.interruption import INTERRUPTED, SIGNALS
 
@@ -22,7 +22,7 @@ OPTIONS = [
     *SPLIT, "model=unet", "model.width=4", "trainer.epochs=8", "trainer.patience=10",
     "trainer.checkpoint_minutes=0.001",
 ]  # fmt: skip
-LONGER = [word if "epochs" not in word else "trainer.epochs=60" for word in OPTIONS]
+LONGER = [word if "epochs" not in word else "trainer.epochs=30" for word in OPTIONS]
 """A run that lasts long enough to be stopped three times."""
 LIMIT = 900
 """Seconds after which a process counts as hanging."""
@@ -52,12 +52,6 @@ def descendants(pid):
     except OSError:
         return []
     return [int(child) for child in children] + [each for child in children for each in descendants(int(child))]
-
-
-def is_running(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def kill(process, which):
@@ -93,30 +87,22 @@ def test_a_run_that_is_killed_twice_is_the_same_run(project):
 
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
-def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(project, mesh):
-    """Ten moments on one rank, and ten on two."""
+def test_a_run_that_is_killed_at_random_moments_is_the_same_run(project, mesh):
+    """New processes: forks share the hash seed of Python."""
     random_numbers = random.Random(1)
+    alone, killed = f"runs/alone-{mesh[3]}", f"runs/killed-{mesh[3]}"
     began = time.monotonic()
-    finish(train(project, f"runs/alone-{mesh[3]}", f"trainer.mesh={mesh}", kind=subprocess.Popen))
+    finish(train(project, alone, f"trainer.mesh={mesh}", kind=subprocess.Popen))
     took = time.monotonic() - began
-    expected = results(project / f"runs/alone-{mesh[3]}")
-    kinds, kills = itertools.cycle(["one rank", "all ranks", "launcher"]), 0
-    for number in itertools.count():
-        folder = f"runs/killed-{mesh[3]}-{number}"
-        while kills < 10:
-            process = train(project, folder, f"trainer.mesh={mesh}", kind=subprocess.Popen)
-            # Starting takes longer than the training, which deserves more of the moments.
-            time.sleep(took * random_numbers.uniform(0.05, 0.8))
-            if process.poll() is not None:
-                break
-            ranks = kill(process, next(kinds))
-            kills += 1
-            finish(process, (0, 3, -signal.SIGKILL))
-            wait_until_gone(ranks)
-        finish(train(project, folder, f"trainer.mesh={mesh}", kind=subprocess.Popen))
-        assert results(project / folder) == expected
-        if kills == 10:
-            return
+    for which in ("one rank", "all ranks", "launcher"):
+        process = train(project, killed, f"trainer.mesh={mesh}", kind=subprocess.Popen)
+        # Starting takes longer than the training, which deserves more of the moments.
+        time.sleep(took * random_numbers.uniform(0.3, 0.8))
+        ranks = kill(process, which)
+        finish(process, (0, 3, -signal.SIGKILL))
+        wait_until_gone(ranks)
+    finish(train(project, killed, f"trainer.mesh={mesh}", kind=subprocess.Popen))
+    assert results(project / killed) == results(project / alone)
 
 
 LINES = ["forecasts to train on", "initial weights", "epoch   2"]
@@ -165,32 +151,6 @@ def submit(slurm, project, name, job=""):
     return number, Path(slurm.job(number)["StdOut"])
 
 
-@pytest.fixture(scope="module")
-def undisturbed(slurm, project):
-    """The results of a job that ran to its end."""
-    number, path = submit(slurm, project, "undisturbed")
-    assert slurm.wait(number)["ExitCode"] == "0:0", path.read_text()
-    return results(project / "runs/undisturbed")
-
-
-@pytest.mark.long
-def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_one(slurm, project, undisturbed):
-    """SIGUSR1 comes while the tasks start, and twice while they train."""
-    random_numbers = random.Random(2)
-    number, path = submit(slurm, project, "preempted")
-    for times in range(3):
-        slurm.wait(number, "RUNNING")
-        if times:
-            slurm.wait_for_text(path, EPOCH, len(re.findall(EPOCH, path.read_text(), re.MULTILINE)) + 1)
-        time.sleep(random_numbers.uniform(0, 3))
-        slurm.run("scancel", "--signal=USR1", number)
-        slurm.wait_for_text(path, "interrupted; the job starts again", times + 1)
-    ended = slurm.wait(number)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "3"), path.read_text()
-    assert path.read_text().count("resuming from") == 2
-    assert results(project / "runs/preempted") == undisturbed
-
-
 def batch_shells(number):
     """The shells that run the file of a job."""
     return [
@@ -201,16 +161,24 @@ def batch_shells(number):
 
 
 @pytest.mark.long
-def test_a_job_whose_batch_shell_is_killed_resumes_when_it_is_submitted_again(slurm, project, undisturbed):
-    number, path = submit(slurm, project, "shell")
-    slurm.wait(number, "RUNNING")
-    slurm.wait_for_text(path, EPOCH, 3)
+def test_a_job_that_is_preempted_and_whose_batch_shell_is_killed_has_the_weights_of_an_undisturbed_run(slurm, project):
+    """SIGUSR1 comes while the tasks start and while they train; after the kill the job is submitted again."""
+    number, path = submit(slurm, project, "disturbed")
+    for times in range(3):
+        slurm.wait(number, "RUNNING")
+        if times:
+            slurm.wait_for_text(path, EPOCH, len(re.findall(EPOCH, path.read_text(), re.MULTILINE)) + 1)
+        if times < 2:
+            slurm.run("scancel", "--signal=USR1", number)
+            slurm.wait_for_text(path, "interrupted; the job starts again", times + 1)
+    assert slurm.job(number)["Restarts"] == "2"
     shells = batch_shells(number)
     assert shells
     for shell in shells:
         os.kill(shell, signal.SIGKILL)
     assert slurm.wait(number)["JobState"] != "COMPLETED"
-    again, path = submit(slurm, project, "shell", "-again")
+    again, path = submit(slurm, project, "disturbed", "-again")
     assert slurm.wait(again)["ExitCode"] == "0:0", path.read_text()
     assert path.read_text().count("resuming from") == 1
-    assert results(project / "runs/shell") == undisturbed
+    finish(start(project, "train", *LONGER, "trainer.mesh=[1,2]", "run_dir=runs/undisturbed"))
+    assert results(project / "runs/disturbed") == results(project / "runs/undisturbed")

@@ -1,8 +1,8 @@
-"""Every verb at half a degree: the first line within 5 seconds, then one at least every 10, in a log and on a terminal.
+"""Every verb at half a degree: the first line within 5 seconds, then one at least every 10, in a log or on a terminal.
 
-Each command runs as a process of its own on 361 x 720 points. Its output is read as it arrives, from a pipe and from a
-pseudo-terminal. A limit grows by the time for which the machine did not let this test run. A command that exceeds a
-limit runs once more, because the machine may have held up that command alone.
+Each command runs as a process of its own on 361 x 720 points. Its output is read as it arrives, in turn from a pipe and
+from a pseudo-terminal. A limit grows by the time for which the machine did not let this test run. A command that
+exceeds a limit runs once more, because the machine may have held up that command alone.
 """
 
 import os
@@ -25,10 +25,10 @@ from data_pipeline.grid import Grid
 pytestmark = pytest.mark.long
 
 FIRST, EVERY = 5.0, 10.0
-STARTS = [date(year, month, 4) for year in range(2010, 2016) for month in (1, 7)]
+STARTS = [date(year, month, 4) for year in range(2010, 2014) for month in (1, 7)]
 DATA = [
     "data=grib", "path=data", "task.inputs=[2t,msl]", "task.lead_times=[24]",
-    "data.split.train=[2010,2013]", "data.split.val=[2014,2014]", "data.split.test=[2015,2015]",
+    "data.split.train=[2010,2011]", "data.split.val=[2012,2012]", "data.split.test=[2013,2013]",
 ]  # fmt: skip
 LINE = re.compile(r"(after|,) \d+:\d\d( so far|, about [\d:]+ to go)?|^starting")
 
@@ -67,7 +67,7 @@ def run(folder, terminal, *words):
     environment = {name: value for name, value in os.environ.items() if name != "DEEPWEATHER_PROGRESS"}
     environment |= {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/scripts", "TERM": "xterm", "COLUMNS": "200",
-        "DEEPWEATHER_CACHE": str(folder / f"cache{terminal}"),
+        "DEEPWEATHER_CACHE": str(folder / "cache"),
     }  # fmt: skip
     began = time.monotonic()
     process = subprocess.Popen(
@@ -92,40 +92,39 @@ def run(folder, terminal, *words):
 
 
 COMMANDS = {
-    "prepare": ["prepare", *DATA, "statistics=[efi]", "store=store{t}", "run_dir=prepared{t}"],
+    "prepare": ["prepare", *DATA, "statistics=[efi]", "store=store", "run_dir=prepared"],
     "train a network": [
-        "train", *DATA, "model=unet", "model.width=8", "trainer.epochs=2", "trainer.batch_size=2", "run_dir=unet{t}",
+        "train", *DATA, "model=unet", "model.width=8", "trainer.epochs=1", "trainer.batch_size=2", "run_dir=unet",
     ],
-    "train EMOS": ["train", *DATA, "model=emos", "run_dir=emos{t}"],
+    "train EMOS": ["train", *DATA, "model=emos", "run_dir=emos"],
     "train on two ranks": [
         "train", *DATA, "model=unet", "model.width=4", "trainer.epochs=1", "trainer.batch_size=2",
-        "trainer.mesh=[1,2]", "run_dir=mesh{t}",
+        "trainer.mesh=[1,2]", "run_dir=mesh",
     ],
     "combine": [
-        "combine", "correctors=[unet{t}/corrector.safetensors,unet{t}/again.safetensors]", "output=both{t}.safetensors",
+        "combine", "correctors=[unet/corrector.safetensors,unet/again.safetensors]", "output=both.safetensors",
     ],
-    "evaluate": ["evaluate", *DATA, "correctors={{mine: both{t}.safetensors}}", "run_dir=scores{t}"],
-    "evaluate again": ["evaluate", *DATA, "correctors={{mine: unet{t}/corrector.safetensors}}", "run_dir=others{t}"],
-    "compare": ["compare", "scores{t}", "others{t}", "run_dir=compared{t}"],
+    "evaluate": ["evaluate", *DATA, "correctors={mine: both.safetensors}", "run_dir=scores"],
+    "evaluate again": ["evaluate", *DATA, "correctors={mine: unet/corrector.safetensors}", "run_dir=others"],
+    "compare": ["compare", "scores", "others", "run_dir=compared"],
     "correct": [
-        "correct", "corrector=unet{t}/corrector.safetensors", "input=data/ensemble.grib", "output=out{t}.grib",
+        "correct", "corrector=unet/corrector.safetensors", "input=data/ensemble.grib", "output=out.grib",
         "explain=true",
     ],
     "monitor": [
-        "monitor", "corrector=unet{t}/corrector.safetensors", "forecasts=out{t}.grib", "analyses=data/analysis.grib",
-        "run_dir=monitored{t}",
+        "monitor", "corrector=unet/corrector.safetensors", "forecasts=out.grib", "analyses=data/analysis.grib",
+        "run_dir=monitored",
     ],
-    "export": ["export", "corrector=unet{t}/corrector.safetensors", "output=unet{t}.onnx"],
+    "export": ["export", "corrector=unet/corrector.safetensors", "output=unet.onnx"],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("terminal", [False, True], ids=["log", "terminal"])
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_verb_is_silent(folder, name, terminal):
+@pytest.mark.parametrize(("number", "name"), enumerate(COMMANDS))
+def test_no_verb_is_silent(folder, number, name):
+    terminal, words = bool(number % 2), COMMANDS[name]
     if name == "combine":
-        corrector = folder / f"unet{terminal:d}/corrector.safetensors"
+        corrector = folder / "unet/corrector.safetensors"
         corrector.with_name("again.safetensors").write_bytes(corrector.read_bytes())
-    words = [word.format(t=int(terminal)) for word in COMMANDS[name]]
     for attempt in ("first", "second"):
         stall = Stall()
         stall.start()

@@ -12,6 +12,10 @@ REFUSED = {
         ["train", *SPLIT, "model=unet", "run_dir=runs/unet", "trainer.epochs=3", "model.width=4"],
         ["runs/unet holds a run with other trainer"],
     ),
+    "a loss for a model that is fitted at once": (
+        ["train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=never"],
+        ["is fitted in closed form, with its own score; leave out loss"],
+    ),
     "other options of a prepared twin": (["prepare", *TWIN[:2], "data.generator.members=6"], ["members"]),
 }
 

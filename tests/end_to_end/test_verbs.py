@@ -4,15 +4,12 @@ import json
 import re
 
 import eccodes
-import numpy as np
 import pytest
 import torch
 from conftest import ROOT
 from grib_parts import GRID, write_reduced_archive
 from twin_project import QUICK, SPLIT, TWIN, keys, messages
 
-from data_pipeline.archive import Archive
-from data_pipeline.dataset import ForecastDataset
 from models.corrector import Corrector
 from models.training_dates import stated_fits
 
@@ -65,8 +62,8 @@ def test_evaluation_scores_models_and_references(project, run_verb):
 
 
 def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
-    """One network improves three targets, and `correct` changes all three at both lead times."""
-    joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
+    """One network improves three targets, with a formula as input; `correct` changes all three at both lead times."""
+    joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]", 'task.formulas=["advection(t@850)"]']
     options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema_decay=0.9", "trainer.learning_rate=1e-2"]
     run_verb(project, "train", *joint, *options, "run_dir=runs/joint")
     scoring = ["correctors={mlp: runs/joint/corrector.safetensors}", "references=[raw]", "run_dir=runs/joint"]
@@ -85,58 +82,6 @@ def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
         if eccodes.codes_get_message(before) != eccodes.codes_get_message(after)
     }
     assert changed == {(*field, lead) for field in (("z", "500"), ("t", "850"), ("2t", "0")) for lead in ("24", "48")}
-
-
-def test_formulas_are_inputs_in_training_and_in_correction(project, run_verb, run_failing_verb):
-    """A corrector computes its formulas from the forecast, and names the field that a forecast lacks."""
-    words = [*SPLIT, "task=t850", "model=mlp", "trainer.epochs=1"]
-    assert "quotation marks" in run_failing_verb(project, "train", *words, "task.formulas=[advection(t@850)]")
-    formulas = ("advection(t@850)", "change(z@850, 24)")
-    run_verb(project, "train", *words, f"task.formulas={json.dumps(formulas)}", "run_dir=runs/formulas")
-    corrector = project / "runs/formulas/corrector.safetensors"
-    assert tuple(str(one) for one in Corrector.load(corrector).task.formulas) == formulas
-    forecast, windless = project / "data/twin/output.pl.20180108", project / "windless.20180108"
-    windless.write_bytes(
-        b"".join(
-            eccodes.codes_get_message(message) for message in messages(forecast) if keys(message)["shortName"] != "u"
-        )
-    )
-    run_verb(project, "correct", f"corrector={corrector}", f"input={forecast}", "output=formulas.grib")
-    assert "u@850" in run_failing_verb(
-        project, "correct", f"corrector={corrector}", f"input={windless}", "output=windless.grib"
-    )
-    assert not (project / "windless.grib").exists()
-
-
-def test_max_members_trains_on_the_first_members(project, run_verb, run_failing_verb):
-    """EMOS has the coefficients of a fit to an archive with only these members."""
-    run_verb(project, "train", *SPLIT, "model=emos", "max_members=3", "run_dir=runs/few")
-    found, every = (Corrector.load(project / f"runs/{run}/corrector.safetensors") for run in ("few", "emos"))
-    assert found.provenance["members"] == 3
-    archive = Archive(*(str(project / f"data/twin/{name}.*") for name in ("output", "analysis")))
-    samples = ForecastDataset(archive, found.task, range(2010, 2015))
-    expected = Corrector(found.task, found.grid, found.spec, found.static)
-    expected.fit([sample._replace(ensemble=sample.ensemble[:3]) for sample in samples])
-    torch.testing.assert_close(found.model.coefficients, expected.model.coefficients, rtol=0, atol=5e-3)
-    assert (found.model.coefficients - every.model.coefficients).std() > 0.02
-    line = run_failing_verb(project, "train", *SPLIT, "model=emos", "max_members=9", "run_dir=runs/many")
-    assert "members must be a number from 1 to 5" in line
-
-
-def test_eecrps_trains_with_the_climate_of_the_training_years(project, run_verb, run_failing_verb):
-    """The climate of other years is refused, and so is a loss for a model that is not trained."""
-    climate = "loss.climate=prepared/twin-t2m/efi.nc"
-    run_verb(project, "prepare", *TWIN, *SPLIT, "statistics=[efi]")
-    options = ["model=mlp", "loss=eecrps", climate, "trainer.epochs=2"]
-    output = run_verb(project, "train", *SPLIT, *options, "run_dir=runs/extremes")
-    losses = np.loadtxt(project / "runs/extremes/metrics.csv", delimiter=",", skiprows=1)[:, 2]
-    crps = float(output.split("validation: crps ")[1].split()[0])
-    assert (losses < crps).all()
-    leaky = ["data.split.train=[2010,2013]", "data.split.val=[2014,2014]"]
-    line = run_failing_verb(project, "train", *leaky, *options, "run_dir=runs/leaky")
-    assert "is made of 2010-2014, the training dates are 2010-2013" in line
-    line = run_failing_verb(project, "train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/at-once")
-    assert "is fitted in closed form, with its own score; leave out loss" in line
 
 
 def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
@@ -187,10 +132,9 @@ def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_
 def test_a_committee_of_other_files_is_weighted_with_a_warning(project, run_verb):
     corrector = Corrector.load(project / "runs/mlp/corrector.safetensors")
     corrector.provenance["data"] = "other files"
-    for name in "ab":
-        corrector.save(project / f"runs/other-{name}.safetensors")
-    words = ["correctors=[runs/other-a.safetensors,runs/other-b.safetensors]", "output=runs/others.safetensors"]
-    output = run_verb(project, "combine", *words, "weights=validation", "data=twin")
+    corrector.save(project / "other.safetensors")
+    words = ["correctors=[other.safetensors,other.safetensors]", "output=others.safetensors", "weights=validation"]
+    output = run_verb(project, "combine", *words, "data=twin")
     assert "warning: these are not the files of the training, or they have changed" in output
 
 
