@@ -2,7 +2,6 @@
 
 import re
 import string
-import sys
 
 import deepweather
 import pytest
@@ -112,10 +111,7 @@ def test_usual_values_need_no_hydra(value):
     assert same(by_hand(words), by_hydra(words))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [[*NEEDED, "corector=a"], [*NEEDED, "quantile_level=hazen"], [*NEEDED, "nothing=3"], [], NEEDED[:1], NEEDED[1:]],
-)
+@pytest.mark.parametrize("words", [[*NEEDED, "corector=a"], [*NEEDED, "nothing=3"], [], NEEDED[:1]])
 def test_a_misspelt_or_missing_option_gives_the_same_sentence(words):
     assert by_hand(words) == by_hydra(words)
 
@@ -128,13 +124,11 @@ def test_the_rest_of_the_grammar_is_left_to_hydra(word):
 
 
 @pytest.mark.parametrize("verb", deepweather.VERBS)
-def test_help_lists_every_option_with_its_meaning(verb, monkeypatch, capsys):
+def test_help_lists_every_option_with_its_meaning(verb, command, tmp_path):
     """The options are those that Hydra composes."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = plain_options(OmegaConf.to_container(compose(verb)))
-    monkeypatch.setattr(sys, "argv", ["deepweather", verb, "--help"])
-    deepweather.main()
-    listed = dict(re.findall(r"^([\w.]+): .*?  # (.+)$", capsys.readouterr().out, re.M))
+    listed = dict(re.findall(r"^([\w.]+): .*?  # (.+)$", command(tmp_path, verb, "--help").stdout, re.M))
     assert composed == set(listed)
 
 
@@ -147,13 +141,10 @@ def plain_options(node, prefix=""):
     return found
 
 
-def test_help_follows_the_chosen_model(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["deepweather", "train", "model=emos", "--help"])
-    deepweather.main()
-    shown = capsys.readouterr().out
+def test_help_follows_the_chosen_model(command, tmp_path):
+    shown = command(tmp_path, "train", "model=emos", "--help").stdout
     assert "\nmodel.family: " in shown
     assert "\nmodel.depth: " not in shown
-    monkeypatch.setattr(sys, "argv", ["deepweather", "train", "model=emoss", "--help"])
-    with pytest.raises(SystemExit, match="2"):
-        deepweather.main()
-    assert capsys.readouterr().err.startswith("error: there is no model emoss; choose one of ")
+    refused = command(tmp_path, "train", "model=emoss", "--help")
+    assert refused.code == 2
+    assert refused.stderr.startswith("error: there is no model emoss; choose one of ")

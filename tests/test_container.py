@@ -61,13 +61,6 @@ def test_both_recipes_have_the_same_lines_and_settings():
     assert [settings] == re.findall(r"%environment\n    export (.*)", APPTAINER)
 
 
-def test_make_wheel_runs_the_installation_of_the_images():
-    wheel = (ROOT / "scripts/wheel").read_text()
-    for extra in ("small", "train"):
-        assert re.search(rf'^scripts/install "\$folder/\w+" "\$wheel" {extra}$', wheel, re.MULTILINE)
-        assert f'scripts/install /opt/deepweather "$(ls /wheels/*.whl)" {extra}' in DOCKERFILE
-
-
 def test_the_build_sees_all_files_of_the_wheel_and_no_others():
     """The wheel is built from the context alone: folders of the wheel, and the files that pyproject.toml names."""
     files, kept = context()
@@ -76,11 +69,3 @@ def test_the_build_sees_all_files_of_the_wheel_and_no_others():
     packages = re.search(r"packages = \[(.*)\]", project)[1].replace('"', "").split(", ")
     assert {*packages, "scripts", "README.md", "LICENSE", "pyproject.toml", "requirements.lock"} == {*kept}
     assert "scripts/install" in files
-
-
-def test_a_wrong_call_of_the_installation_is_one_sentence(tmp_path):
-    command = [ROOT / "scripts/install", "env", "x.whl", "everything"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert len(ended.stderr.splitlines()) == 1
-    assert not list(tmp_path.iterdir())

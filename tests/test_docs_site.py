@@ -111,14 +111,6 @@ def within(name, shown):
     return any(".".join(parts[:k]) in shown for k in range(2, len(parts)))
 
 
-def test_every_choice_of_a_group_has_a_section(pages):
-    for group in option_pages.GROUPS:
-        files = [path.relative_to(ROOT / "conf" / group) for path in (ROOT / "conf" / group).rglob("*.yaml")]
-        text = re.sub(r"<[^>]+>", "", pages[f"reference/options/{group}.html"])
-        for name in (path.with_suffix("").as_posix() for path in files if path.parts[0] != "base"):
-            assert group in option_pages.SINGLE or f"{group}={name}" in text
-
-
 def test_an_option_without_a_meaning_is_an_error(tmp_path):
     path = tmp_path / "some.yaml"
     path.write_text(

@@ -66,17 +66,6 @@ def test_the_verbs_train_and_score_external_models(trained, command):
         assert found[name]["crps"] < 0.7 * found["raw"]["crps"], "the bias is learnt"
 
 
-def test_correctors_of_external_models_load_and_forecast_the_same(trained, toy, tmp_path):
-    for name in MODELS:
-        corrector = Corrector.load(trained / "runs" / name / "corrector.safetensors")
-        assert type(corrector.model).__module__.startswith("weathernets.")
-        sample = next(batches(toy(corrector.task, corrector.grid, 3), 3))
-        corrector.save(tmp_path / "again.safetensors")
-        again = Corrector.load(tmp_path / "again.safetensors")
-        with torch.no_grad():
-            torch.testing.assert_close(again(sample).mean, corrector(sample).mean, rtol=0, atol=0)
-
-
 def test_without_the_package_the_name_and_the_corrector_are_refused(trained, command, monkeypatch):
     monkeypatch.setattr("models.construct.registered_modules", list)
     with pytest.raises(InputError, match=r"model weathernets.vit.ViT is not in models, the only packages .* install a"):

@@ -13,7 +13,7 @@ from data_pipeline.task import Task
 
 STANDARD_GRAVITY = 9.80665
 YEARS = range(2014, 2018)
-HEIGHT, WARMTH, RAIN = (Task(name, [name], [name], [48]) for name in ("z@500", "2t", "tp:24h"))
+HEIGHT, RAIN = (Task(name, [name], [name], [48]) for name in ("z@500", "tp:24h"))
 
 
 def fields_of(paths, name):
@@ -56,13 +56,6 @@ def heights_in_grib2(data, folder):
     return HEIGHT, {"ensemble": f"{folder}/*"}
 
 
-def truth_in_celsius(data, folder):
-    fields = fields_of(data.glob("analysis.sfc.*"), "2t")
-    celsius = {start: kelvin - 273.15 for (start, _), kelvin in fields.items()}
-    as_dataset(celsius, "t2m", "degC").to_netcdf(folder / "celsius.nc")
-    return WARMTH, {"analysis": f"{folder}/celsius.nc"}
-
-
 def truth_of_rain_in_millimetres(data, folder):
     """The truth in GRIB has amounts since the start, in NetCDF amounts of 24 hours."""
     since_start, amounts = fields_of(data.glob("analysis.sfc.*"), "tp"), {}
@@ -78,18 +71,7 @@ def truth_of_rain_in_millimetres(data, folder):
     return RAIN, {"analysis": f"{folder}/rain.nc"}
 
 
-def truth_on_a_finer_grid(data, folder):
-    """Points between those of the source are unlikely."""
-    fields = {}
-    for (start, _), field in fields_of(data.glob("analysis.sfc.*"), "2t").items():
-        rows, columns = field.shape
-        fields[start] = np.full((2 * rows - 1, 2 * columns), 250.0)
-        fields[start][::2, ::2] = field
-    as_dataset(fields, "t2m", "K").to_netcdf(folder / "finer.nc")
-    return WARMTH, {"analysis": f"{folder}/finer.nc"}
-
-
-FORMS = [heights_in_grib2, truth_in_celsius, truth_of_rain_in_millimetres, truth_on_a_finer_grid]
+FORMS = [heights_in_grib2, truth_of_rain_in_millimetres]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

@@ -52,13 +52,6 @@ def test_the_page_prepares_trains_and_scores(followed):
     assert crps["raw"] < crps["climatology"]
 
 
-def test_a_network_that_needs_neighbours_is_refused_by_name(followed, run_failing_verb):
-    folder, options, _ = followed
-    line = run_failing_verb(folder, "train", *options.split(), "model=unet", "run_dir=runs/unet")
-    assert "model UNet needs neighbouring cells" in line
-    assert "20 stations" in line
-
-
 def test_observations_of_other_stations_are_found_by_id(followed, run_verb, tmp_path):
     """Sixteen stations in reverse order and one more: scores are those of the sixteen."""
     folder, options, _ = followed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mesh.extrapolation import efficiency_table, halo_size, layers_of, meshes, step_time
+from benchmarks.mesh.extrapolation import efficiency_table, halo_size, layers_of
 from benchmarks.mesh.traffic import minimal_traffic
 from benchmarks.mesh.training_step import TrainingStep
 from data_pipeline.grid import Grid
@@ -36,17 +36,6 @@ def test_halos_agree_with_those_of_an_inner_tile(bands, sectors, rank):
     assert sum(4 * layer.inputs * count for layer, count in cells) == pytest.approx(expected["halo"], rel=0.03)
     back = sum(4 * layer.inputs * count * layer.differentiated for layer, count in cells)
     assert back == pytest.approx(expected["halo gradient"], rel=0.03)
-
-
-def test_total_time_of_all_ranks_never_decreases():
-    layers, parameters = layers_of(64)
-    one = step_time(layers, parameters, (361, 720), 1, 1, 1, hidden=True)
-    for ranks in (2, 8, 64):
-        for bands, sectors in meshes(ranks, (361, 720), 2):
-            hidden, waiting = (
-                step_time(layers, parameters, (361, 720), bands, sectors, 1, hidden) for hidden in (True, False)
-            )
-            assert one / ranks <= hidden <= waiting
 
 
 def test_the_table_in_the_docs_is_up_to_date():
