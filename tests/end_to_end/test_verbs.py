@@ -90,8 +90,8 @@ def test_the_corrected_members_keep_their_ranks_and_score_better(project, run_ve
 
 
 def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
-    """One network improves three targets, with a formula as input; `correct` changes all three at both lead times."""
-    joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]", 'task.formulas=["advection(t@850)"]']
+    """One network improves three targets, and `correct` changes all three at both lead times."""
+    joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
     options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema_decay=0.9", "trainer.learning_rate=1e-2"]
     run_verb(project, "train", *joint, *options, "run_dir=runs/joint")
     scoring = ["correctors={mlp: runs/joint/corrector.safetensors}", "references=[raw]", "run_dir=runs/joint"]
@@ -110,6 +110,27 @@ def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
         if eccodes.codes_get_message(before) != eccodes.codes_get_message(after)
     }
     assert changed == {(*field, lead) for field in (("z", "500"), ("t", "850"), ("2t", "0")) for lead in ("24", "48")}
+
+
+def test_formulas_are_inputs_in_training_and_in_correction(project, run_verb, run_failing_verb):
+    """A corrector computes its formulas from the forecast, and names the field that a forecast lacks."""
+    words = [*SPLIT, "task=t850", "model=mlp", "trainer.epochs=1"]
+    assert "quotation marks" in run_failing_verb(project, "train", *words, "task.formulas=[advection(t@850)]")
+    formulas = ("advection(t@850)", "change(z@850, 24)")
+    run_verb(project, "train", *words, f"task.formulas={json.dumps(formulas)}", "run_dir=runs/formulas")
+    corrector = project / "runs/formulas/corrector.safetensors"
+    assert tuple(str(one) for one in Corrector.load(corrector).task.formulas) == formulas
+    forecast, windless = project / "data/twin/output.pl.20180108", project / "windless.20180108"
+    windless.write_bytes(
+        b"".join(
+            eccodes.codes_get_message(message) for message in messages(forecast) if keys(message)["shortName"] != "u"
+        )
+    )
+    run_verb(project, "correct", f"corrector={corrector}", f"input={forecast}", "output=formulas.grib")
+    assert "u@850" in run_failing_verb(
+        project, "correct", f"corrector={corrector}", f"input={windless}", "output=windless.grib"
+    )
+    assert not (project / "windless.grib").exists()
 
 
 def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
