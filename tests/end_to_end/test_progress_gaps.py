@@ -120,7 +120,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("number", "name"), enumerate(COMMANDS))
+@pytest.mark.parametrize(("number", "name"), list(enumerate(COMMANDS)))
 def test_no_verb_is_silent(folder, number, name):
     terminal, words = bool(number % 2), COMMANDS[name]
     if name == "combine":
