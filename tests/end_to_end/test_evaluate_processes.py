@@ -45,7 +45,12 @@ def scores_of(project, run):
 
 def compare(found, expected):
     """All numbers are equal up to the order of additions."""
-    assert found == pytest.approx(expected, rel=1e-10, abs=1e-10, nan_ok=True)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, float):
+            assert found[key] == pytest.approx(value, rel=1e-10, abs=1e-10), key
+        else:
+            assert found[key] == value, key
 
 
 @pytest.fixture(scope="module")
