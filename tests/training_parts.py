@@ -1,6 +1,5 @@
 """A small network and toy data for training, the same on any mesh."""
 
-import time
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -30,7 +29,7 @@ class Tile(Dataset):
     """This rank's tile of toy samples; every third sample lacks truth in some cells, mostly in the south."""
 
     def __init__(self, toy, domain, count, dtype, seed=0, task=TASK):
-        self.data, self.domain, self.dtype, self.slow = toy(task, GRID, count, seed=seed), domain, dtype, 0.0
+        self.data, self.domain, self.dtype = toy(task, GRID, count, seed=seed), domain, dtype
         self.static = domain.cut(self.data.static).to(dtype).contiguous()
         self.fingerprint = f"{self.data.fingerprint} {domain.tile}"
         self.reads = 0
@@ -45,7 +44,6 @@ class Tile(Dataset):
 
     def __getitem__(self, index):
         self.reads += 1
-        time.sleep(self.slow)
         sample = self.data[index]
         truth = sample.target.clone()
         if index % 3 == 0:
@@ -99,10 +97,10 @@ def killed_at(step):
                 yield
 
 
-def train_run(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **options):
+def train_run(mesh, toy, folder, dtype=torch.float64, budget=None, **options):
     """Train like the verb; return the table of epochs, the weights, the score, and the number of samples read."""
     net, train, val = module(toy, mesh, dtype, **options)
-    train.slow, train.reads = slow, 0
+    train.reads = 0
     with open_training_data(train, val, budget or Budget(), net.options, mesh) as data:
         train_network(net, data, folder)
         score = validation_crps(net.eval(), data.val_batches)

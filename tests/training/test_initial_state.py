@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from training.initial_state import hash_corrector_files, load_initial_weights
@@ -47,21 +46,6 @@ def test_the_second_stage_holds_the_first_and_trains_the_rest(stages):
     one, both = (Corrector.load(stages / f"runs/{name}/corrector.safetensors") for name in ("first", "second"))
     assert both.provenance["initial_weights"] == one.provenance["run"]
     assert one.model.local.weight.any()
-
-
-def test_the_second_file_does_not_need_the_first(stages, tmp_path):
-    """μ equals the first stage, σ differs."""
-    shutil.copy(stages / "runs/second/corrector.safetensors", tmp_path)
-    second = Corrector.load(tmp_path / "corrector.safetensors")
-    sample = Sample(
-        280 + torch.randn(2, 4, 2, *GRID.shape), torch.ones(2, 2, *GRID.shape, dtype=torch.bool),
-        second.static.expand(2, -1, -1, -1), torch.zeros(2, 1, *GRID.shape), torch.zeros(2, dtype=torch.int64),
-        torch.tensor([24, 24]),
-    )  # fmt: skip
-    with torch.no_grad():
-        ours, theirs = second(sample), Corrector.load(stages / FIRST)(sample)
-    torch.testing.assert_close(ours.mu, theirs.mu, rtol=0, atol=0)
-    assert not torch.allclose(ours.sigma, theirs.sigma)
 
 
 def test_a_run_with_other_initial_weights_is_refused(stages, tmp_path, command):

@@ -3,11 +3,9 @@
 import importlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from training_parts import module
 
 from data_pipeline.common.cost_meter import CostMeter
@@ -153,14 +151,6 @@ def test_an_entry_that_cannot_be_continued_is_one_error_line(packages, tmp_path)
     (tmp_path / "loggers.json").write_text('{"mlflow": "gone"}')
     with pytest.raises(InputError, match=r"trainer\.loggers\[0\]: mlflow cannot .* entry of this run: .*no run gone"):
         make_loggers(["mlflow"], tmp_path, True)
-
-
-def test_names_and_specs_in_one_list(tmp_path):
-    spec = {"_target_": "pytorch_lightning.loggers.CSVLogger"}
-    first, second = make_loggers(["tensorboard", spec], tmp_path, True)
-    assert isinstance(first, TensorBoardLogger)
-    assert isinstance(second, CSVLogger)
-    assert Path(first.log_dir) == tmp_path / "tensorboard"
 
 
 def test_the_figures_of_a_run_do_not_change_its_weights(toy, tmp_path):

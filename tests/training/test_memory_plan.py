@@ -1,5 +1,6 @@
 """The memory plan: cost of a step, micro-batches that fit, refusals, and the plan of a resumed run."""
 
+import itertools
 import json
 import math
 from contextlib import nullcontext
@@ -121,22 +122,18 @@ def planned(toy, folder, mesh=None, spec="unet", room=None, **options):
 
 
 @pytest.fixture
-def step_memory(toy, tmp_path, monkeypatch, capsys):
+def planned_spec():
+    return "unet"
+
+
+@pytest.fixture
+def step_memory(toy, tmp_path, monkeypatch, capsys, planned_spec):
     """A function that plans in a folder with a given room, and the bytes of a step by its micro-batches."""
     monkeypatch.setattr(memory_plan, "_room", memory_plan._room)
-    planned(toy, tmp_path / "first")
+    planned(toy, tmp_path / "first", spec=planned_spec)
     plan = MemoryPlan(**json.loads((tmp_path / "first" / MEMORY_PLAN).read_text()))
     capsys.readouterr()
     return lambda k: replace(plan, micro_batch=k).step_bytes
-
-
-def test_a_batch_that_fits_is_computed_whole(toy, tmp_path, capsys):
-    assert planned(toy, tmp_path) is None
-    line = capsys.readouterr().out
-    assert line.startswith("a step on 8 forecasts takes about ")
-    assert "of memory and" in line
-    assert "an epoch of 3 steps" in line
-    assert "at a time" not in line
 
 
 def test_one_forecast_that_does_not_fit_is_refused_before_it_is_computed(toy, tmp_path, step_memory, monkeypatch):
@@ -146,13 +143,10 @@ def test_one_forecast_that_does_not_fit_is_refused_before_it_is_computed(toy, tm
     assert not (tmp_path / MEMORY_PLAN).exists()
 
 
-def test_a_batch_that_cannot_be_divided_is_refused(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_plan, "_room", memory_plan._room)
-    planned(toy, tmp_path / "first", spec="ens10_unet")
-    plan = MemoryPlan(**json.loads((tmp_path / "first" / MEMORY_PLAN).read_text()))
-    room = replace(plan, micro_batch=4).step_bytes
+@pytest.mark.parametrize("planned_spec", ["ens10_unet"])
+def test_a_batch_that_cannot_be_divided_is_refused(toy, tmp_path, step_memory):
     with pytest.raises(InputError, match=r"cannot be divided, because the layer .*BatchNorm2d.* trainer.batch_size=\d"):
-        planned(toy, tmp_path, spec="ens10_unet", room=room)
+        planned(toy, tmp_path, spec="ens10_unet", room=step_memory(4))
 
 
 def test_a_batch_that_does_not_fit_is_divided_and_a_resumed_run_keeps_its_parts(
@@ -217,17 +211,9 @@ def test_all_ranks_have_one_plan(toy, tmp_path):
 # bfloat16.
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "precision", "warns"),
-    [
-        ({"avx2": True, "avx512_bf16": False, "l1d_cache_size": 32768}, "bf16-mixed", True),
-        ({"avx2": True, "avx512_bf16": True}, "bf16-mixed", False),
-        ({"avx2": True, "avx512_bf16": False}, "32-true", False),
-    ],
-)
-def test_bfloat16_without_instructions_for_it_warns(capabilities, precision, warns, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    for device in ("cpu", "cuda"):
+def test_bfloat16_without_instructions_for_it_warns(monkeypatch, capsys):
+    for able, precision, device in itertools.product((True, False), ("bf16-mixed", "32-true"), ("cpu", "cuda")):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: {"avx2": True, "avx512_bf16": able})
         warn_of_slow_bfloat16(TrainerOptions(precision=precision), torch.device(device), Mesh.single())
-        found = capsys.readouterr().out
-        assert ("set trainer.precision=32-true" in found) == (warns and device == "cpu")
+        warned = "set trainer.precision=32-true" in capsys.readouterr().out
+        assert warned == ((able, precision, device) == (False, "bf16-mixed", "cpu"))

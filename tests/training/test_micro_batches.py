@@ -56,16 +56,6 @@ def test_loss_and_gradients_of_every_model_are_those_of_the_whole_batch(name, to
     assert_close(one_step(Mesh.single(), toy, name, 3), one_step(Mesh.single(), toy, name, None), name)
 
 
-def test_a_batch_is_divided_evenly(toy):
-    net, train, _ = module(toy, Mesh.single(), torch.float64)
-    batch = torch.utils.data.default_collate([train[k] for k in range(8)])
-    for micro_batch, sizes in ((8, [8]), (7, [4, 4]), (3, [2, 3, 3]), (1, [1] * 8)):
-        net.micro_batch = micro_batch
-        parts = net._micro_batches(batch)
-        assert [len(part.target) for part in parts] == sizes
-        assert torch.equal(torch.cat([part.init_time for part in parts]), batch.init_time)
-
-
 def test_recomputed_activations_have_the_same_masks_in_micro_batches(toy):
     expected = one_step(Mesh.single(), toy, "unet", None)
     assert_close(one_step(Mesh.single(), toy, "unet", 3, recompute=True), expected)

@@ -1,8 +1,5 @@
 """Progress of a training: batches of all epochs, validations, resumed runs, and runs that end early."""
 
-import math
-from types import SimpleNamespace
-
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -103,16 +100,6 @@ def test_the_limit_of_steps_counts_too(tmp_path, shown):
     assert shown[-1][:2] == ("training: batch", 8)
     fit(tmp_path, max_epochs=-1, max_steps=4)
     assert shown[-1][:4] == ("training: batch", 4, 4, "epoch 1")
-
-
-def test_a_loader_without_length_has_no_total(shown):
-    trainer = SimpleNamespace(num_training_batches=math.inf, max_epochs=3, max_steps=-1, current_epoch=0)
-    callback = TrainingProgress()
-    callback.on_train_start(trainer, None)
-    callback.on_train_batch_start(trainer, None, None, 0)
-    callback.on_train_batch_end(trainer, None, None, None, 0)
-    callback.on_train_end(trainer, None)
-    assert shown == [("training: batch", None, 1, "epoch 1 of 3", None)]
 
 
 def test_an_error_ends_what_is_shown(tmp_path, shown):

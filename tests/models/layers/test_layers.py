@@ -1,4 +1,5 @@
-"""Layers against smooth functions on the sphere, whose values are known beyond every edge of the grid."""
+"""Layers against smooth functions on the sphere, whose values are known beyond every edge; windows, interpolation and
+weights of cells against PyTorch's copies, formulas and loops."""
 
 import numpy as np
 import pytest
@@ -6,9 +7,10 @@ import torch
 
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
-from models.layers.norms import ChannelNorm
-from models.layers.padding import pad
-from models.layers.resolution import Downsample, Upsample
+from models.layers.locally_connected import LocallyConnected
+from models.layers.loss_term import loss_terms
+from models.layers.padding import GlobeWindow, HaloPad, pad
+from models.layers.resolution import LINEAR_SHARES, QUARTER_SHARES, Downsample, Upsample, _interpolate
 
 GRIDS = {
     "poles": Grid.regular(33, 64),
@@ -82,17 +84,126 @@ def test_resampling_keeps_smooth_fields(grid):
     torch.testing.assert_close(Upsample(grid)(expected)[..., rows, :], x[..., rows, :], atol=1e-3, rtol=0)
 
 
-def test_convolution_away_from_edges_is_that_of_pytorch():
-    grid = GRIDS["poles"]
-    layer = Conv2d(grid, 2, 3)
-    x = torch.randn(1, 2, *grid.shape)
-    plain = torch.nn.functional.conv2d(x, layer.weight, layer.bias)
-    torch.testing.assert_close(layer(x)[..., 1:-1, 1:-1], plain)
+SMALL_GRIDS = {
+    "poles": Grid.regular(9, 12),
+    "half shifted": Grid(tuple(np.arange(87.5, -90, -25.0)), tuple(np.arange(0, 360, 40.0))),
+    "area": Grid(tuple(np.arange(60.0, 35, -2.5)), tuple(np.arange(-10.0, 30, 2.5))),
+}
+SIDES = [(1, 1, 1, 1), (0, 0, 0, 1), (3, 2, 0, 3), (-2, 3, 1, -1), (-1, -2, -3, -1), (3, 3, 3, 3), (0, 0, 0, 0)]
+FORMATS = {"rows last": torch.contiguous_format, "channels last": torch.channels_last}
 
 
-def test_channel_norm_depends_on_one_cell():
-    norm = ChannelNorm(4)
-    x = torch.randn(2, 4, 5, 6) * 3 + 1
-    cell = norm(x)[1, :, 2, 3].detach()
-    assert cell.mean() == pytest.approx(0, abs=1e-6)
-    assert cell.std(correction=0) == pytest.approx(1, abs=1e-4)
+@pytest.mark.parametrize("sides", SIDES, ids=str)
+@pytest.mark.parametrize("grid", SMALL_GRIDS.values(), ids=SMALL_GRIDS)
+@pytest.mark.parametrize("memory_format", FORMATS.values(), ids=FORMATS)
+def test_a_window_is_the_padded_field(grid, sides, memory_format):
+    """Values, the gradient, and the gradient of the gradient are those of PyTorch's own copies."""
+    (H, W), (north, south, west, east) = grid.shape, sides
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, H, W, dtype=torch.float64).to(memory_format=memory_format).requires_grad_()
+    ours = GlobeWindow(grid, (-north, H + south), (-west, W + east))(x)
+    theirs = pad(x, grid, north, south, west, east)
+    assert torch.equal(ours, theirs)
+    weights = torch.randn_like(theirs).requires_grad_()
+    back = [torch.autograd.grad((y * weights).sum(), x, create_graph=True)[0] for y in (ours, theirs)]
+    torch.testing.assert_close(*back, rtol=0, atol=1e-13)
+    again = [torch.autograd.grad((gradient * x.detach()).sum(), weights)[0] for gradient in back]
+    torch.testing.assert_close(*again, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("grid", SMALL_GRIDS.values(), ids=SMALL_GRIDS)
+def test_signs_change_beyond_the_poles(grid):
+    """The gradient of a wind has the sign of the copied cell; the reference are two windows without signs."""
+    H, W = grid.shape
+    sides = ((-2, H + 2),), ((-1, W + 3),)
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, H, W, dtype=torch.float64, requires_grad=True)
+    signed, plain = HaloPad(grid, *sides, parity=(-1, 1)).double()(x), HaloPad(grid, *sides)(x)
+    turned = torch.zeros(H + 4, 1, dtype=torch.bool)
+    turned[:2] = turned[-2:] = grid.across_pole(0) is not None
+    expected = plain * torch.where(turned, torch.tensor([-1.0, 1.0])[:, None, None], 1.0)
+    assert torch.equal(signed, expected)
+    weights = torch.randn_like(expected)
+    found = [torch.autograd.grad((y * weights).sum(), x)[0] for y in (signed, expected)]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-13)
+
+
+def test_a_window_copies_the_field_once():
+    """One large copy in each direction; all other copies are of the cells beyond the edges."""
+    grid = Grid.regular(37, 72)
+    x = torch.randn(1, 4, *grid.shape).to(memory_format=torch.channels_last).requires_grad_()
+    window = GlobeWindow(grid, (-1, 38), (-1, 73))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as recorded:
+        window(x).sum().backward()
+    copies = [event.input_shapes[0] for event in recorded.events() if event.name == "aten::copy_"]
+    assert sum(shape[-2:] == list(grid.shape) for shape in copies) == 2
+    assert not {event.name for event in recorded.events()} & {"aten::cat", "aten::slice_backward", "aten::zero_"}
+
+
+def matrix(shares, first, size, coarse):
+    """Shares of the coarse points in the fine points `first` to `first + size - 1`, written out."""
+    found = torch.zeros(size, coarse, dtype=torch.float64)
+    for row in range(size):
+        if shares == LINEAR_SHARES:
+            at = (first + row) / 2
+        else:
+            # Fine points 2j + 1 and 2j + 2 of the globe lie a quarter from coarse points j and j + 1.
+            pair, which = divmod(row + 1 - first, 2)
+            at = pair + (0.25, 0.75)[which]
+        low = int(at)
+        found[row, low] += 1 - (at - low)
+        if at > low:
+            found[row, low + 1] += at - low
+    return found
+
+
+@pytest.mark.parametrize("first", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("coarse", "memory_format"), [((2, 3), torch.contiguous_format), ((5, 4), torch.channels_last)], ids=str
+)
+@pytest.mark.parametrize("shares", [LINEAR_SHARES, QUARTER_SHARES], ids=["linear", "quarters"])
+@pytest.mark.parametrize("less", [0, 1])
+def test_interpolation_and_its_gradient(shares, coarse, first, less, memory_format):
+    longest = [
+        2 * n - 1 - one if shares == LINEAR_SHARES else 2 * n - 3 + one for n, one in zip(coarse, first, strict=True)
+    ]
+    size = [max(n - less, 1) for n in longest]
+    rows, columns = (matrix(shares, *part) for part in zip(first, size, coarse, strict=True))
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, *coarse, dtype=torch.float64).to(memory_format=memory_format).requires_grad_()
+    y = _interpolate(x, shares, first, tuple(size))
+    torch.testing.assert_close(y, rows @ x @ columns.T, rtol=0, atol=1e-13)
+    gradient = torch.randn_like(y)
+    y.backward(gradient)
+    torch.testing.assert_close(x.grad, rows.T @ gradient @ columns, rtol=0, atol=1e-13)
+
+
+AREA = Grid((50.0, 45.0, 40.0), (0.0, 5.0, 10.0, 15.0))
+
+
+def unlike(field, periodic):
+    """Mean difference of neighbours in a map, along columns and along rows."""
+    H, W = len(field), len(field[0])
+    south = [abs(field[i + 1][j] - field[i][j]) for i in range(H - 1) for j in range(W)]
+    last = W if periodic else W - 1
+    east = [abs(field[i][(j + 1) % W] - field[i][j]) for i in range(H) for j in range(last)]
+    return (sum(south) / len(south) + sum(east) / len(east)) / 2
+
+
+@pytest.mark.parametrize("grid", [Grid.regular(5, 6), AREA], ids=["globe", "area"])
+def test_differences_between_neighbours_are_a_term_of_the_loss(grid):
+    torch.manual_seed(0)
+    layer = LocallyConnected(grid, 2, 3, smoothness_penalty=0.7).double()
+    torch.nn.init.normal_(layer.bias)
+    layer(torch.zeros(4, 2, *grid.shape, dtype=torch.float64))
+    weight, bias = ([unlike(m.tolist(), grid.periodic) for m in p.flatten(0, -3)] for p in (layer.weight, layer.bias))
+    expected = 4 * 0.7 * (sum(weight) / 6 + sum(bias) / 3) / 2
+    assert float(loss_terms(layer).detach()) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("roughness", "training"), [(0.0, True), (0.7, False)])
+def test_there_is_no_term_without_the_option_or_in_evaluation(roughness, training):
+    layer = LocallyConnected(AREA, 2, 3, roughness).train(training)
+    layer(torch.zeros(4, 2, *AREA.shape))
+    assert layer.term is None
+    assert float(loss_terms(layer)) == 0

@@ -1,19 +1,23 @@
-"""The mixture of experts against loops over cells and experts, finite differences, and the paper's rules by hand."""
+"""Mixtures and blends of experts against loops over cells and experts, finite differences and the rules of the paper.
 
-import copy
+Gates against closed forms of spherical harmonics, on several grids and tiles.
+"""
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import sph_harm_y
 from torch import nn
 from torch.nn import functional
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
+from models.layers.gate import LatentGate, SphereGate
 from models.layers.loss_term import loss_terms
-from models.layers.mixture import Routing, SpatialMixture
+from models.layers.mixture import Mixing, Routing, SpatialBlend, SpatialMixture
 from models.layers.padding import pad
+from models.parallel.domain import Domain
 
 GRID = Grid.regular(5, 8)
 B, INPUTS, K, E = 3, 2, 2, 5
@@ -174,20 +178,6 @@ def test_mixtures_work_in_half_precision():
     assert all(p.grad.dtype is torch.float32 and p.grad.isfinite().all() for p in mixture.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:.*donated buffer")
-def test_layers_can_be_compiled():
-    mixture = layer()
-    compiled = torch.compile(copy.deepcopy(mixture), backend="aot_eager", fullgraph=True)
-    gradients = []
-    for net in (mixture, compiled):
-        x = field().requires_grad_()
-        (net(x).square().mean() + loss_terms(net) / B).backward()
-        gradients.append([x.grad, *(parameter.grad for parameter in net.parameters())])
-    # The compiled layer pads by other operators, whose convolution adds in another order.
-    for own, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(own, other, rtol=0, atol=1e-12 * float(other.abs().max()))
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -206,3 +196,108 @@ def test_wrong_mixtures_are_refused(build, message):
 def test_a_gate_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"the gate returned \(3, 4, 5, 8\) for experts of \(3, 5, 5, 8\)"):
         layer(gate=nn.Conv2d(INPUTS, E - 1, 1))(field())
+
+
+def blend(gate, **options):
+    torch.manual_seed(0)
+    layer = Mixing(E, gate, blend=True, **options)(GRID, INPUTS, K).double()
+    with torch.no_grad():
+        for parameter in layer.gate.parameters():
+            parameter.normal_(std=0.5)
+    return layer
+
+
+@pytest.mark.parametrize(("gate", "options"), [("latent", {}), ("sphere", {"degree": 3}), ("computed", {})])
+def test_each_cell_gets_the_weighted_mean_of_experts(gate, options):
+    layer, x = blend(gate, **options), field()
+    wide, wanted = pad(x, GRID, 1, 1, 1, 1), layer.gate(x).expand(B, -1, -1, -1).detach().numpy()
+    kernels = layer.experts.weight.detach().unflatten(0, (E, K))
+    biases = layer.experts.bias.detach().unflatten(0, (E, K))
+    y = layer(x).detach()
+    for b, i, j in np.ndindex(B, *GRID.shape):
+        weights = np.exp(wanted[b, :, i, j])
+        outputs = (kernels * wide[b, :, i : i + 3, j : j + 3]).sum((2, 3, 4)) + biases
+        np.testing.assert_allclose(
+            y[b, :, i, j], (weights[:, None] * outputs.numpy()).sum(0) / weights.sum(), rtol=1e-12
+        )
+
+
+def test_derivatives_are_those_of_finite_differences():
+    layer, x = blend("sphere", degree=2), field().requires_grad_()
+    weights = (layer.gate.weight, layer.experts.weight)
+    parameters = dict(zip(("gate.weight", "experts.weight"), weights, strict=True))
+
+    def f(x, *values):
+        return torch.func.functional_call(layer, dict(zip(parameters, values, strict=True)), x)
+
+    assert torch.autograd.gradcheck(f, (x, *weights), fast_mode=True)
+
+
+def test_initial_weights_are_almost_equal():
+    torch.manual_seed(0)
+    layer = Mixing(E, "latent", blend=True)(GRID, INPUTS, K)
+    assert isinstance(layer, SpatialBlend)
+    say = layer.gate(field()).softmax(1)
+    assert 0 < float((say - 1 / E).abs().max().detach()) < 0.02
+
+
+def test_a_blend_refuses_options_of_choices():
+    for option in ({"scale_by_gate": True}, {"routing": {}}):
+        with pytest.raises(InputError, match="for experts of which some are chosen; leave them out with blend=true"):
+            Mixing(E, "latent", blend=True, **option)
+
+
+DEGREE = 5
+
+
+def fields(grid):
+    """The field of each harmonic, ((degree + 1)², H, W)."""
+    gate = SphereGate(grid, 1, (DEGREE + 1) ** 2, DEGREE).double()
+    gate.weight.data.copy_(torch.eye(len(gate.weight)))
+    return gate(None)[0].detach().numpy()
+
+
+def test_a_latent_gate_prefers_no_expert_before_training():
+    torch.manual_seed(0)
+    weight = LatentGate(Grid.regular(91, 180), 1, 3).weight.detach()
+    assert weight.abs().max() == pytest.approx(3, abs=1e-2)
+    assert weight.argmax(0).unique(return_counts=True)[1].tolist() == pytest.approx([5460] * 3, rel=0.03)
+
+
+def test_harmonics_have_the_signs_and_sizes_of_scipys():
+    """Coefficients then have the meaning of scipy's."""
+    grid = Grid.regular(7, 12)
+    colatitude, longitude = np.radians(90 - np.array(grid.latitudes))[:, None], np.radians(grid.longitudes)[None]
+    found = iter(fields(grid))
+    for degree in range(DEGREE + 1):
+        for order in range(-degree, degree + 1):
+            whole = np.sqrt(4 * np.pi) * sph_harm_y(degree, abs(order), colatitude, longitude)
+            part = whole.real if order == 0 else np.sqrt(2) * (whole.imag if order < 0 else whole.real)
+            np.testing.assert_allclose(next(found), part, rtol=0, atol=1e-12)
+
+
+def test_a_sphere_gate_does_not_depend_on_grid_and_tile():
+    torch.manual_seed(3)
+    fine = SphereGate(Grid.regular(13, 16), 2, 4, DEGREE)
+    coarse = SphereGate(Grid.regular(7, 8), 2, 4, DEGREE)
+    coarse.load_state_dict(fine.state_dict())
+    torch.testing.assert_close(coarse(None), fine(None)[..., ::2, ::2])
+    domain = Domain.split(Grid.regular(13, 16), 2, 3, 4)
+    tile = SphereGate(domain, 2, 4, DEGREE)
+    tile.load_state_dict(fine.state_dict())
+    torch.testing.assert_close(tile(None), domain.cut(fine(None)))
+
+
+def test_initial_variances_of_sphere_and_latent_gate_are_equal():
+    torch.manual_seed(4)
+    field = SphereGate(Grid.regular(19, 36), 2, 600, 8)(None).detach()
+    assert field.std() == pytest.approx((600 / 2) ** 0.5, rel=0.03)
+    for row in (0, 9):
+        assert field[:, :, row].std() == pytest.approx((600 / 2) ** 0.5, rel=0.1), (
+            "the variance is equal at the pole and at the equator"
+        )
+
+
+def test_a_field_without_a_degree_is_refused():
+    with pytest.raises(InputError, match=r"model.degree must be a whole number of at least 0, got -1"):
+        SphereGate(Grid.regular(7, 8), 1, 2, -1)

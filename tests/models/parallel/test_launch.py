@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from forks import Program
+from waiting import eventually
 
+from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from models.parallel import launch
 from models.parallel.mesh import _report_lost_ranks, join_mesh
@@ -26,7 +27,7 @@ from models.parallel import launch
 from models.parallel.mesh import join_mesh
 
 interruption.install()
-launch.GRACE = GRACE_SECONDS
+launch.GRACE, interruption.ONE_SIGNAL = GRACE_SECONDS, SECONDS_OF_ONE
 try:
     with join_mesh(SHAPE, "mesh", TIMEOUT) as mesh:
         BODY
@@ -44,8 +45,11 @@ def script(tmp_path):
     """Start a program that makes a mesh of itself. It is a fork of a server unless `kind` is `subprocess.Popen`."""
     processes = []
 
-    def start(body, shape=(1, 2), timeout=10.0, environment=None, kind=Program, grace=launch.GRACE, **options):
-        text = PRELUDE.replace("GRACE_SECONDS", str(grace))
+    def start(
+        body, shape=(1, 2), timeout=10.0, environment=None, kind=Program, grace=launch.GRACE,
+        one_signal=interruption.ONE_SIGNAL, **options,
+    ):  # fmt: skip
+        text = PRELUDE.replace("GRACE_SECONDS", str(grace)).replace("SECONDS_OF_ONE", str(one_signal))
         text = text.replace("SHAPE", repr(list(shape))).replace("TIMEOUT", str(timeout))
         (tmp_path / "program.py").write_text(
             text.replace("BODY", textwrap.indent(textwrap.dedent(body), " " * 8).strip())
@@ -69,13 +73,8 @@ def wait_for_end(process):
 
 
 def wait_for(path):
-    deadline = time.monotonic() + SOON
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} does not appear"
-        time.sleep(0.05)
-    while not (text := path.read_text()):
-        time.sleep(0.01)
-    return int(text)
+    assert eventually(lambda: path.exists() and path.read_text()), f"{path} does not appear"
+    return int(path.read_text())
 
 
 def has_ended(pid):
@@ -198,21 +197,19 @@ def test_ctrl_c_reaches_every_rank_once(script, tmp_path):
 
 
 def test_the_third_ctrl_c_kills_ranks_that_ignore_signals(script, tmp_path):
-    process = script("""
+    """No two of them count as one, however soon they come: each is sent when all ranks have received the one before."""
+    body = """
         signal.signal(signal.SIGINT, lambda *_: open(f'told{mesh.rank}', 'a').write('1'))
         open(f'pid{mesh.rank}', 'w').write(str(os.getpid()))
         while True:
             time.sleep(0.01)
-    """)
+    """
+    process = script(body, one_signal=0.0)
     for rank in range(2):
         wait_for(tmp_path / f"pid{rank}")
     for times in ("1", "11"):
         process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + SOON
-        while [path.read_text() for path in tmp_path.glob("told*")] != 2 * [times]:
-            assert time.monotonic() < deadline, f"ranks have not received {len(times)} signals"
-            time.sleep(0.02)
-        time.sleep(1.1)  # signals within a second count as one
+        assert eventually(lambda: [path.read_text() for path in tmp_path.glob("told*")] == 2 * [times])  # noqa: B023
     process.send_signal(signal.SIGINT)
     code, _, lines = wait_for_end(process)
     assert code == 3
@@ -228,10 +225,7 @@ def test_ranks_end_with_the_process_that_started_them(script, tmp_path):
     """)
     ranks = [wait_for(tmp_path / f"pid{rank}") for rank in range(2)]
     process.kill()
-    deadline = time.monotonic() + SOON
-    while not all(map(has_ended, ranks)):
-        assert time.monotonic() < deadline, "ranks outlive the process that started them"
-        time.sleep(0.1)
+    assert eventually(lambda: all(map(has_ended, ranks))), "ranks outlive the process that started them"
 
 
 STARTED = {"WORLD_SIZE": "3", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}

@@ -1,10 +1,17 @@
-"""Variables of Slurm, translated to those of torchrun."""
+"""Variables of Slurm, translated to those of torchrun; the address through which other machines reach this one."""
+
+import json
+import shutil
+import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from required import skip
 
 from data_pipeline.common.errors import InputError
+from models.parallel import interface
+from models.parallel.interface import interface_towards, own_address
 from models.parallel.mesh import join_mesh
 from models.parallel.slurm import first_host, refuse_without_srun, tasks_by_node, variables_from_slurm
 
@@ -77,20 +84,6 @@ def test_the_first_host_equals_that_of_scontrol(nodes, first):
     assert first_host(nodes) == first
 
 
-NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,8}[a-z-]", fullmatch=True)
-RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=3)
-
-
-@given(st.lists(st.tuples(NAMES, RANGES), min_size=1, max_size=3), st.integers(1, 4))
-def test_the_first_host_of_any_list(parts, digits):
-    lists = [
-        f"{name}[{','.join(f'{a:0{digits}}-{a + n:0{digits}}' if n else f'{a:0{digits}}' for a, n in ranges)}]"
-        for name, ranges in parts
-    ]
-    (name, ranges), *_ = parts
-    assert first_host(",".join(lists)) == f"{name}{ranges[0][0]:0{digits}}"
-
-
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=12))
 def test_tasks_per_node_are_read_from_slurms_notation(tasks):
     words, rest = [], list(tasks)
@@ -99,3 +92,29 @@ def test_tasks_per_node_are_read_from_slurms_notation(tasks):
         words.append(f"{rest[0]}(x{times})" if times > 1 else f"{rest[0]}")
         rest = rest[times:]
     assert tasks_by_node(",".join(words)) == tasks
+
+
+def test_the_address_towards_this_machine_is_that_of_the_default_route(monkeypatch):
+    routes = {"node1": "127.0.1.1", "192.0.2.1": "10.0.0.1", "node2": "10.1.0.1"}
+    monkeypatch.setattr(interface, "_address_towards", routes.get)
+    assert own_address("node2") == "10.1.0.1"
+    assert own_address("node1") == "10.0.0.1"
+    assert own_address("unknown") == "10.0.0.1"
+    monkeypatch.setattr(interface, "_address_towards", lambda host: None)
+    assert own_address("node2") == "127.0.0.1"
+    assert interface_towards("node2") is None
+
+
+def test_an_interface_is_found_by_its_address(monkeypatch):
+    """The program `ip` knows the same addresses, by another way than an ioctl."""
+    ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if ip is None:
+        skip("needs `ip` (Debian: iproute2)")
+    found = json.loads(subprocess.run([ip, "-json", "-4", "address"], capture_output=True, check=True).stdout)
+    assert found
+    for device in found:
+        assert interface._interface_of(device["addr_info"][0]["local"]) == device["ifname"]
+    for device in found:
+        monkeypatch.setattr(interface, "_address_towards", lambda host, device=device: device["addr_info"][0]["local"])
+        assert interface_towards("node2") == (None if device["ifname"] == "lo" else device["ifname"])
+    assert interface._interface_of("192.0.2.1") is None
