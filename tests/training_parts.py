@@ -75,6 +75,13 @@ def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
     return CorrectionModule(corrector, schedule, mesh=mesh, batches=-(-count // 8)).to(dtype), train, val
 
 
+def first_step(net, train, val):
+    """What a training step returns on the first batch, with the same masks of dropout on every mesh."""
+    with open_training_data(train, val, Budget(), net.options, net.mesh) as data:
+        torch.manual_seed(1)
+        return net.training_step(next(iter(data.train_batches)), 0)
+
+
 class KilledError(Exception):
     """Simulates a killed process."""
 

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from unittest.mock import patch
 
-import eccodes
 import forks
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from correction_runs import correct
+from correction_runs import correct, read_values
 from grib_parts import GRID, write_archive
 from ranks import run_on_ranks
 
@@ -77,16 +76,6 @@ def correct_on_rank(rank, folder, target):
     ]
 
 
-def values(path):
-    """Return the values of all messages, as ecCodes reads them."""
-    found = []
-    with path.open("rb") as file:
-        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-            found.append(eccodes.codes_get_values(handle))
-            eccodes.codes_release(handle)
-    return np.stack(found)
-
-
 def test_the_file_equals_that_of_one_process_and_all_ranks_raise_an_error_of_one(folder, tmp_path):
     """A U-Net's values differ by rounding; one rank cannot read, and the first rank cannot write."""
     assert correct_file(None, folder, "two", tmp_path / "one") == 384
@@ -98,9 +87,9 @@ def test_the_file_equals_that_of_one_process_and_all_ranks_raise_an_error_of_one
     raw = folder / "ensemble.grib"
     expected = (tmp_path / "one").read_bytes()
     assert (tmp_path / "bands").read_bytes() == (tmp_path / "sectors").read_bytes() == expected != raw.read_bytes()
-    difference = np.abs(values(one) - values(tmp_path / "unet"))
+    difference = np.abs(read_values(one, GRID) - read_values(tmp_path / "unet", GRID))
     # One step of the packing is 2^-10 K, and only values half-way between two may be rounded the other way.
-    assert difference.max() <= 2**-10 < np.abs(values(one) - values(raw)).max()
+    assert difference.max() <= 2**-10 < np.abs(read_values(one, GRID) - read_values(raw, GRID)).max()
     assert (difference > 0).mean() < 0.01
 
 

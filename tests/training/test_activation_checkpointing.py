@@ -5,15 +5,13 @@ import pytest
 import torch
 from ranks import run_on_ranks
 from torch.autograd.graph import saved_tensors_hooks
-from training_parts import SPECS, TASK, module
+from training_parts import SPECS, TASK, first_step, module
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.prefetch.budget import Budget
 from models.corrector import build_model
 from models.parallel.mesh import Mesh, arrange_mesh
 from training.activation_checkpointing import blocks, checkpoint_activations
-from training.datamodule import open_training_data
 
 LIKE = ("blend_unet", "bqn", "smoe_unet", "transformer_independent")
 """Models with the blocks of others."""
@@ -37,11 +35,9 @@ def one_step(mesh, toy, name, twice):
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with open_training_data(train, val, Budget(), net.options, mesh) as data:
-        torch.manual_seed(1)
-        own = {tensor.untyped_storage().data_ptr() for tensor in net.state_dict().values()}
-        with saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
+    own = {tensor.untyped_storage().data_ptr() for tensor in net.state_dict().values()}
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = first_step(net, train, val)["loss"]
     loss.backward()
     assert all(getattr(layer, "loss", None) is None for layer in net.corrector.model.modules())
     numbers = [mesh.sum(tensor) / mesh.ranks for tensor in (loss, *(p.grad for p in net.parameters()))]

@@ -6,18 +6,16 @@ import pytest
 import torch
 from model_tiles import cast
 from specs import SPECS
-from training_parts import module
+from training_parts import first_step, module
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
-from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import build_model, needed_task
 from models.layers.dropout import masks_for
 from models.layers.loss_term import loss_terms
 from models.parallel.mesh import Mesh
-from training.datamodule import open_training_data
 from training.network_training import compile_model
 
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1, "dropout": 0.2}
@@ -49,9 +47,7 @@ def one_step(toy, network, compiled):
     if compiled:
         compile_model(net.corrector.model, CPU, Mesh.single(), sharded=False)
         assert net.corrector.model._compiled_call_impl is not None
-    with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
-        torch.manual_seed(1)
-        loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
+    loss = first_step(net, train, val)["loss"]
     loss.backward()
     return [loss.detach(), *(parameter.grad for parameter in net.parameters())]
 

@@ -146,29 +146,19 @@ def test_tiles_and_micro_batches_have_the_loss_of_the_globe(toy, tmp_path):
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"inputs": TASK.targets}, "this run has no msl among its inputs"),
-        ({"lead_times": (24, 48)}, "the teacher has no 24 among its lead times"),
-        ({"inputs": TASK.inputs, "targets": (Variable.parse("msl"),)}, "predicts 2t; give task.targets the same"),
-    ],
-)
-def test_a_teacher_of_another_task_is_refused(changes, sentence, toy, tmp_path):
-    fitted(toy).float().save(tmp_path / "teacher")
-    with pytest.raises(InputError, match=sentence):
-        Teacher(str(tmp_path / "teacher"), replace(TASK, **changes), CRPS())
-
-
-def test_other_grids_losses_and_weights_are_refused(toy, tmp_path):
+def test_other_tasks_grids_losses_and_weights_are_refused(toy, tmp_path):
     fitted(toy).float().save(path := tmp_path / "teacher")
-    teacher = Teacher(str(path), TASK, CRPS())
+    for changes, loss, weight, sentence in (
+        ({"inputs": TASK.targets}, CRPS(), 0.5, "this run has no msl among its inputs"),
+        ({"lead_times": (24, 48)}, CRPS(), 0.5, "the teacher has no 24 among its lead times"),
+        ({"targets": (Variable.parse("msl"),)}, CRPS(), 0.5, "predicts 2t; give task.targets the same"),
+        ({}, EnergyScore(), 0.5, "loss EnergyScore scores all targets of a cell together"),
+        ({}, CRPS(), 2, "teacher_weight must be a number from 0 to 1, got 2"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Teacher(str(path), replace(TASK, **changes), loss, weight)
     with pytest.raises(InputError, match="choose a teacher on the grid of the data"):
-        teacher.place(Mesh.single().domain(Grid.regular(9, 14)))
-    with pytest.raises(InputError, match="loss EnergyScore scores all targets of a cell together"):
-        Teacher(str(path), TASK, EnergyScore())
-    with pytest.raises(InputError, match="teacher_weight must be a number from 0 to 1, got 2"):
-        Teacher(str(path), TASK, CRPS(), 2)
+        Teacher(str(path), TASK, CRPS()).place(Mesh.single().domain(Grid.regular(9, 14)))
 
 
 # By the command.

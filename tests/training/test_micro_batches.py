@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_on_ranks
-from training_parts import SPECS, TASK, assert_same_run, module, train_run
+from training_parts import SPECS, TASK, assert_same_run, first_step, module, train_run
 
 from data_pipeline.grid import Grid
-from data_pipeline.prefetch.budget import Budget
 from models.corrector import build_model
 from models.parallel.mesh import Mesh, arrange_mesh
 from training import network_training
 from training.activation_checkpointing import checkpoint_activations
-from training.datamodule import open_training_data
 from training.layer_coupling import find_coupled_layer
 
 COUPLED = ("ens10_unet", "deep_weather")
@@ -35,9 +33,7 @@ def one_step(mesh, toy, name, micro_batch, recompute=False):
     net.micro_batch = micro_batch
     if recompute:
         checkpoint_activations(net.corrector.model)
-    with open_training_data(train, val, Budget(), net.options, mesh) as data:
-        torch.manual_seed(1)
-        found = net.training_step(next(iter(data.train_batches)), 0)
+    found = first_step(net, train, val)
     found["loss"].backward()
     assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
     numbers = [mesh.sum(found["loss"]) / mesh.ranks, found["sums"]]

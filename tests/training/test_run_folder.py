@@ -79,19 +79,22 @@ def fail(folder, error, made=(), lock=None):
         raise error
 
 
-@pytest.mark.parametrize("made", [[], ["tensorboard"], ["tensorboard", "checkpoints"]])
-def test_a_refused_run_keeps_its_folder_only_with_checkpoints(tmp_path, made):
+@pytest.mark.parametrize(
+    ("earlier", "made", "locks", "left"),
+    [
+        ([], [], False, set()), ([], ["tensorboard"], False, set()), (["tensorboard"], [], False, {"tensorboard"}),
+        ([], ["tensorboard", "checkpoints"], False, {"config.yaml", "tensorboard", "checkpoints"}),
+        ([], [], True, {".lock"}),
+    ],
+    ids=["nothing", "a curve", "an earlier file", "checkpoints", "a lock"],
+)  # fmt: skip
+def test_a_refused_run_leaves_its_checkpoints_and_what_was_there(tmp_path, earlier, made, locks, left):
+    """`compare` needs an empty folder."""
+    for name in earlier:
+        (tmp_path / name).mkdir()
     with pytest.raises(InputError, match="wrong option"):
-        fail(tmp_path, InputError("wrong option"), made)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == ({"config.yaml", *made} if "checkpoints" in made else set()), "`compare` needs the empty folder"
-
-
-def test_a_refused_run_does_not_delete_earlier_files(tmp_path):
-    (tmp_path / "tensorboard").mkdir()
-    with pytest.raises(InputError, match="wrong option"):
-        fail(tmp_path, InputError("wrong option"))
-    assert [path.name for path in tmp_path.iterdir()] == ["tensorboard"]
+        fail(tmp_path, InputError("wrong option"), made, FolderLock(tmp_path) if locks else None)
+    assert {path.name for path in tmp_path.iterdir()} == left
 
 
 @pytest.mark.parametrize("error", [DiskFullError("no space"), InterruptedRunError("stopped")])
@@ -150,9 +153,3 @@ def test_the_folder_is_free_when_the_other_process_has_ended(tmp_path, holder, k
     assert not any(path.exists() for path in unfinished)
     with FolderLock(tmp_path) as lock:
         lock.take()  # the first lock was released
-
-
-def test_a_refused_run_leaves_nothing_but_its_lock(tmp_path):
-    with pytest.raises(InputError, match="wrong option"):
-        fail(tmp_path, InputError("wrong option"), lock=FolderLock(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == [".lock"]

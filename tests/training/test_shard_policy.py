@@ -7,13 +7,11 @@ from ranks import run_on_ranks
 from specs import SPECS
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from training_parts import GRID, TASK, module
+from training_parts import GRID, TASK, first_step, module
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.prefetch.budget import Budget
 from models.corrector import build_model
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.datamodule import open_training_data
 from training.mesh_strategy import gather_full, mesh_trainer_flags, shard, shard_precision
 from training.trainer_options import TrainerOptions
 
@@ -32,12 +30,9 @@ def losses(mesh, toy, name, sharded):
                     lambda block, _: used.update(weight.dtype for weight in block.parameters())
                 )
     net.train()
-    with open_training_data(train, val, Budget(), net.options, mesh) as data:
-        torch.manual_seed(1)
-        batch = next(iter(data.train_batches))
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = net.training_step(batch, 0)["loss"]
-        loss.backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = first_step(net, train, val)["loss"]
+    loss.backward()
     parts = [weight for weight in model.parameters() if isinstance(weight, DTensor)]
     kinds = {weight.dtype for weight in parts} | {w.grad.dtype for w in parts if w.grad is not None}
     return float(mesh.sum(loss.detach()) / mesh.ranks), used, kinds

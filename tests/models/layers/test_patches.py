@@ -26,12 +26,6 @@ def slice_patches(first, last, left, right):
     return torch.stack(found, 1) if found else WHOLE.new_zeros(2, 0, 18)
 
 
-def test_patches_are_slices():
-    layer = Patches(GRID, 3)
-    assert layer.count == 15
-    assert layer(WHOLE).equal(slice_patches(0, 3, 0, 5))
-
-
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_linear_layer_on_patches_is_a_convolution_of_their_stride(size):
     weight = torch.randn(4, 2, size, size, dtype=torch.float64)

@@ -47,13 +47,6 @@ def test_a_constant_wind_continues_across_the_poles(grid):
     torch.testing.assert_close(window(constant_wind(grid.latitudes, grid.longitudes)), constant_wind(rows, columns))
 
 
-def test_an_area_has_no_pole():
-    grid = Grid(tuple(60.0 - 2.5 * k for k in range(9)), tuple(2.5 * k for k in range(12)))
-    x = torch.randn(2, *grid.shape)
-    sides = ((-1, 10),), ((-1, 13),)
-    assert torch.equal(HaloPad(grid, *sides, parity=(-1, 1))(x), HaloPad(grid, *sides)(x))
-
-
 def test_zero_padding_has_no_pole():
     x, sides = torch.randn(2, 33, 64), (((-1, 34),), ((-1, 65),))
     assert torch.equal(
