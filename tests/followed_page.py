@@ -60,12 +60,30 @@ def follow(page, folder):
     return printed
 
 
+def follow_recipe(page, folder):
+    """Follow a page of docs/recipes in a folder that holds its data; return the output by the first two words of a line.
+
+    Blocks of Python and text without a name, such as requests to a data centre, are left out.
+    """
+    outputs = {}
+    for language, name, text in blocks_of(f"recipes/{page}"):
+        if name:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        elif language == "sh":
+            for line in lines_of(text):
+                key = " ".join(line.split()[:2])
+                outputs[key] = outputs.get(key, "") + run_line(line, folder)
+    return outputs
+
+
 def run_line(line, folder):
     """Run one command line in a folder; return what it printed."""
     words = shlex.split(line, comments=True)
     if words[0] == "deepweather":
         ended = run_command(folder, *words[1:])
         assert ended.code == 0, f"{line}\n{ended.stdout}{ended.stderr}"
+        without_suspicion(ended.stderr)
         return without_suspicion(ended.stdout)
     if words[0] == "python" and len(words) == 2:
         with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as output:

@@ -6,10 +6,9 @@ import shutil
 import eccodes
 import numpy as np
 import pytest
-import recipe_pages
 import torch
 import xarray as xr
-from followed_page import follow
+from followed_page import follow, follow_recipe
 from safetensors.torch import load_file
 from twin_project import messages
 
@@ -78,7 +77,7 @@ def test_own_netcdf_and_zarr(tmp_path):
 def test_the_recipe_of_ens10(project):
     """The files of the twin have the layout of ENS-10; all years of a file are corrected."""
     (project / "ens10").symlink_to("data/twin")
-    recipe_pages.follow("ens10.md", project)
+    follow_recipe("ens10.md", project)
     years = {eccodes.codes_get(handle, "dataDate") // 10000 for handle in messages(project / "corrected.grib")}
     assert years == {*range(2010, 2018)}
     scores = json.loads((project / "runs/ens10/scores/scores.json").read_text())

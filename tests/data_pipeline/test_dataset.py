@@ -72,20 +72,10 @@ def test_another_grid_of_the_analyses_is_refused(archive, tmp_path):
         ForecastDataset(mixed, TASK.only_targets(), [2016])
 
 
-def equal(one, other):
-    return all(x.numpy().tobytes() == y.numpy().tobytes() for x, y in zip(one, other, strict=True))
-
-
 @pytest.mark.parametrize("members", [0, 4, [], [0, 0], [3], [-1], 2.0, True, "2"])
 def test_unknown_members_are_refused(archive, members):
     with pytest.raises(InputError, match=r"members must be a number from 1 to 3 or different positions from 0 to 2"):
         ForecastDataset(archive, TASK, [2016], members=members)
-
-
-@pytest.mark.parametrize("rows", [slice(2, 2), slice(0, 4, 2), slice(4, 1, -1)])
-def test_rows_must_be_consecutive(archive, rows):
-    with pytest.raises(ValueError, match="rows and columns must be consecutive"):
-        ForecastDataset(archive, TASK, [2016], rows=rows)
 
 
 def test_nbytes_is_the_size_of_a_sample_without_static_fields(archive):

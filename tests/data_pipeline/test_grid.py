@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.grid import Grid, how_to_regrid
+from data_pipeline.grid import Grid
 from data_pipeline.points import Points
 
 
@@ -15,12 +15,6 @@ def test_weights_are_areas_of_the_sphere(rows, columns):
     cap = 1 - np.cos(np.radians(90 / (rows - 1)))
     assert grid.weights.mean() == pytest.approx(1)
     assert grid.weights[[0, -1]] / rows * 2 == pytest.approx(np.array([cap, cap]))
-
-
-def test_weights_integrate_a_polynomial_of_the_sphere():
-    grid = Grid.regular(361, 4)
-    mu = np.sin(np.radians(grid.latitudes))
-    assert (grid.weights * mu**2).mean() == pytest.approx(1 / 3, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +70,3 @@ def test_grids_match_up_to_multiples_of_360_degrees():
 def test_wrong_coordinates_are_refused(latitudes, longitudes, sentence):
     with pytest.raises(InputError, match=sentence):
         Grid(latitudes, longitudes)
-
-
-def test_advice_for_different_grids_depends_on_their_kind():
-    stations, grid = Points((50.0, 51.0), (8.0, 9.0)), Grid.regular(3, 4)
-    assert "data.archive.grid=ensemble" in how_to_regrid(grid, Grid.regular(5, 8))
-    assert "same points" in how_to_regrid(grid, stations)

@@ -100,25 +100,6 @@ def test_starts_without_their_analysis_are_left_out_and_counted(tmp_path):
     assert Store.plan(made, task, [2016]).ledger == dataset.ledger
 
 
-def test_starts_without_any_analysis_are_refused(tmp_path):
-    """No forecast starts at a time for which another one is valid."""
-    made, task = write(tmp_path, unknown=STARTS), Task("now", ["t@850"], ["t@850"], [24], [], [], ["t@850"])
-    with pytest.raises(InputError, match="no forecast has the analysis of t@850 at its start"):
-        ForecastDataset(made, task, [2015, 2016])
-
-
-def test_a_missing_field_at_another_lead_time_is_an_error_or_masked(tmp_path):
-    made = write(tmp_path, without=[("2016-01-04", 0)])
-    task = Task("toy", ["t@850"], ["t@850"], [24, 48], [], ["t@850-24h"])
-    with pytest.raises(InputError, match="lacks t@850-24h of member 1 for the forecast of 2016-01-04T12:00:00 at 24"):
-        ForecastDataset(made, task, [2016])
-    masking = Archive(made.ensemble, made.analysis, missing="mask")
-    samples = dict(zip(keys(found := ForecastDataset(masking, task, [2016])), found, strict=True))
-    known = {key: sample.mask.all(2).all(1).tolist() for key, sample in samples.items()}
-    assert known.pop(("2016-01-04", 24)) == [True, False]
-    assert set(map(tuple, known.values())) == {(True, True)}
-
-
 def test_a_member_without_another_lead_time_is_refused(tmp_path):
     made = write(tmp_path, without=[(start, 0, 3) for start in STARTS])
     with pytest.raises(InputError, match=r"t@850\+0h of the ensemble has no member 3, which the other inputs have"):

@@ -122,20 +122,6 @@ def test_equivalent_encodings_are_accepted(tmp_path, formats):
     assert opened(archive(tmp_path / "aloft", *same)).meanings[0].level == "hybrid 137"
 
 
-def test_ensemble_and_truth_in_two_units_are_refused(tmp_path):
-    dataset_of("smoke", None, (1,), True, "kg m-3").to_netcdf(tmp_path / "e.nc")
-    dataset_of("smoke", None, (1,), False, "ug m-3").to_zarr(
-        tmp_path / "t.zarr", zarr_format=2, write_empty_chunks=True
-    )
-    with pytest.raises(InputError, match="smoke is in kg m-3 in the ensemble and in ug m-3 in the analysis"):
-        opened(Archive([f"{tmp_path}/e.nc"], [f"{tmp_path}/t.zarr"]), "smoke")
-
-
-@pytest.mark.parametrize("ending", ["nc", "zarr"])
-def test_a_file_without_a_level_matches_any(tmp_path, ending):
-    assert len(opened(archive(tmp_path, ("grib", LEVELS["hybrid 137"]), (ending, None)))) == 1
-
-
 def test_every_pair_of_levels_is_refused_and_an_unknown_level_is_not():
     meanings = {text: Meaning(Variable("t"), "K", (0,), text) for text in (*LEVELS, "")}
     for one, other in permutations(LEVELS, 2):

@@ -24,13 +24,6 @@ def test_units_and_long_names_are_those_of_eccodes(name):
     assert PARAMETERS[name][:2] == described_by_eccodes(name)
 
 
-def test_printed_units_have_superscripts():
-    units = {name: Variable(name).units for name in ("z", "q", "w", "d", "tcw", "tcc", "r", "xyz")}
-    assert units == {
-        "z": "m² s⁻²", "q": "kg kg⁻¹", "w": "Pa s⁻¹", "d": "s⁻¹", "tcw": "kg m⁻²", "tcc": "1", "r": "%", "xyz": "",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("name", [*PARAMETERS, *VECTOR_COMPONENTS])
 def test_vector_components_are_those_that_eccodes_names_so(name):
     _, long_name = described_by_eccodes(name)

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from weather_files import weather, write_grib
 
-from data_pipeline.archive import Archive
 from data_pipeline.common.files import lock_folder
-from data_pipeline.common.messages import format_duration, format_size
 from data_pipeline.grid import Grid
-from data_pipeline.task import Variable
 
 GRID = Grid.regular(9, 12)
 DATES = ("20180104", "20180108", "20180111")
@@ -88,14 +85,6 @@ def test_index_statistics_and_store(ens10, prepare, tmp_path, cache):
     assert [path.name for path in before if before[path] != after[path]] == ["efi.nc"]
 
 
-def test_processes_give_the_same_files_as_threads(ens10, prepare, tmp_path, cache):
-    assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=threads").code == 0
-    for path in cache.rglob("*.index"):
-        path.unlink()
-    assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=processes", "cluster=local", "cluster.workers=1").code == 0
-    assert content(tmp_path / "threads") == content(tmp_path / "processes")
-
-
 def test_a_run_killed_at_any_change_of_its_files_is_completed_by_the_next(ens10, tmp_path, monkeypatch):
     """Statistics, index and store are identical to those of an uninterrupted run."""
 
@@ -150,11 +139,6 @@ def test_damaged_files_are_reported_after_the_summary(damaged, prepare):
     assert_refused(prepare(f"path={damaged}"), "output.pl.20180104", "(and 1 more files cannot be read)")
 
 
-def test_missing_files_are_reported(prepare, tmp_path):
-    (tmp_path / "nothing").mkdir()
-    assert_refused(prepare("path=nothing"), "no file matches nothing/output.*")
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -180,44 +164,7 @@ def test_a_cache_that_cannot_be_written_is_reported(ens10, prepare, tmp_path, mo
     assert_refused(prepare(f"path={ens10}"), "the index cannot be written to", "file/grib", "set DEEPWEATHER_CACHE")
 
 
-def test_a_full_disk_can_be_resumed(ens10, prepare, small_disk, tmp_path):
-    (small_disk / "ballast").write_bytes(bytes(1024 * 1024 - 40_000))
-    ended = prepare(f"path={ens10}", *TASK, ALL[0], f"run_dir={small_disk}/out")
-    assert ended.code == 3
-    assert "no space left" in ended.stderr
-    assert "run the same command again to resume" in ended.stderr
-    (small_disk / "ballast").unlink()
-    assert prepare(f"path={ens10}", *TASK, ALL[0], f"run_dir={small_disk}/out").code == 0
-    assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=elsewhere").code == 0
-    assert content(small_disk / "out") == content(tmp_path / "elsewhere")
-
-
 def test_two_runs_do_not_write_into_one_folder(ens10, prepare, tmp_path):
     (tmp_path / "out").mkdir()
     with lock_folder(tmp_path / "out"):
         assert_refused(prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=out"), "another run is writing to out")
-
-
-def test_netcdf_files(ens10, command, tmp_path, cache):
-    archive = Archive([f"{ens10}/output.sfc.*"], [f"{ens10}/analysis"])
-    archive.forecasts([Variable("2t"), Variable("msl")], [48]).to_netcdf(tmp_path / "ensemble.nc")
-    archive.analyses([Variable("2t")]).to_netcdf(tmp_path / "analysis.nc")
-    options = ["data.split.train=[2011,2013]", "data.split.val=[2014,2014]", "data.split.test=[2015,2015]", *TASK]
-    ended = command(tmp_path, "prepare", "data=netcdf", "path=.", *options, *ALL)
-    assert ended.code == 0, ended.stderr
-    assert "ensemble: 1 files" in ended.stdout
-    assert "GRIB" not in ended.stdout
-    assert len(list((tmp_path / "prepared/netcdf-t2m").glob("*.nc"))) == 1
-    assert (tmp_path / "store/manifest.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (75, "1:15"), (3675, "1:01:15"), (90_000, "25:00:00")]
-)
-def test_format_duration(seconds, text):
-    assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (24_020_000_000, "24 GB")])
-def test_format_size(count, text):
-    assert format_size(count) == text

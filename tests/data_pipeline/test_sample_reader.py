@@ -17,20 +17,6 @@ def address(array):
     return array.__array_interface__["data"][0]
 
 
-def test_memory_is_reused():
-    buffers = Buffers()
-    first = buffers.empty(SHAPE)
-    assert first.shape == SHAPE
-    assert first.dtype == np.float32
-    assert first.flags.c_contiguous
-    place = address(first)
-    del first
-    again = buffers.empty((60,))
-    assert address(again) == place
-    other = buffers.empty((60,))
-    assert not np.shares_memory(again, other)
-
-
 @pytest.mark.parametrize(
     "hold",
     [

@@ -3,8 +3,6 @@
 The law of the ledger (`tests/end_to_end/test_ledger_law.py`) and that of substitution compare with other formats.
 """
 
-import json
-from collections import Counter
 from datetime import date, timedelta
 from itertools import product
 
@@ -18,9 +16,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.inventory import task_report
-from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.store import Store, choose_source
-from data_pipeline.store.manifest import Manifest
 from data_pipeline.task import Task
 
 DAY = timedelta(days=1)
@@ -33,16 +29,14 @@ POLICIES = ("error", "mask", "drop")
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes an archive without some fields, or with an extra day of truth of one variable."""
+    """Return a function that writes an archive without some fields."""
 
-    def write(without=(), unknown=(), extra=(), missing="error"):
+    def write(without=(), unknown=(), missing="error"):
         parts = weather(LEADS, MEMBERS, (), np.array(STARTS, "M8[ns]"), NAMES, Grid.regular(4, 6))
         ensemble, analysis = parts["ensemble"], parts["analysis"]
         for name, start, lead, number in without:
             ensemble[name].loc[np.datetime64(start), lead, number] = np.nan
-        analysis = analysis.reindex(time=np.array([*TRUTH, *(day for _, day in extra)], "M8[ns]"))
-        for name, day in extra:
-            analysis[name].loc[np.datetime64(day)] = 280
+        analysis = analysis.reindex(time=np.array(TRUTH, "M8[ns]"))
         for name, day in unknown:
             analysis[name].loc[np.datetime64(day)] = np.nan
         (folder := tmp_path / "archive").mkdir()
@@ -69,22 +63,6 @@ def everything(except_for=()):
     return [key for key in product(STARTS, LEADS) if key not in except_for]
 
 
-@pytest.mark.parametrize("missing", POLICIES)
-def test_forecasts_without_an_analysis_are_counted(write, missing):
-    """5 of 10 starts have no analysis at 24 h, 6 have none at 48 h."""
-    archive = write(unknown=set(product(NAMES, TRUTH[5:])), missing=missing)
-    dataset = ForecastDataset(archive, TASK, [2018])
-    there = [(start, lead) for start, lead in everything() if start + lead // 24 * DAY in TRUTH[:5]]
-    assert forecasts(dataset) == there
-    assert Counter(one.reason for one in dataset.ledger.omissions) == {"no_analysis": 20 - len(there)}
-    values = dataset.ledger.to_json()
-    assert json.loads(json.dumps(values)) == values
-    assert (values["forecasts"], values["used"], values["no_analysis"]["count"]) == (20, len(there), 20 - len(there))
-    assert dataset.ledger.lines("test")[1] == (
-        "test: 11 left out with no analysis at their valid time, first 2018-01-05T12:00 + 48 h"
-    )
-
-
 def test_a_missing_member(write):
     """The last start is incomplete: its second member lacks pressure at 48 h."""
     archive = write(without={("msl", STARTS[-1], 48, 2)})
@@ -105,12 +83,6 @@ def test_a_missing_member(write):
     assert ForecastDataset(with_policy(archive, "drop"), Task("t", ["2t"], ["2t"], [48]), [2018]).ledger.used == 10
 
 
-def test_gaps_on_other_dates_do_not_matter(write):
-    archive = write(without={("msl", STARTS[-1], 48, 2)})
-    dates = Dates(((STARTS[0], STARTS[4]),))
-    assert ForecastDataset(archive, TASK, dates).ledger.forecasts == 4 + 3
-
-
 @pytest.mark.parametrize("missing", POLICIES)
 def test_a_start_without_any_field_at_a_lead_time(write, missing):
     """The last start was not downloaded to its end: there is nothing to mask."""
@@ -122,15 +94,6 @@ def test_a_start_without_any_field_at_a_lead_time(write, missing):
     dataset = ForecastDataset(archive, TASK, [2018])
     assert forecasts(dataset) == everything({(STARTS[-1], 48)})
     assert set(dataset.ledger.by_reason) == {"missing_field"}
-
-
-def test_an_extra_day_of_one_target_changes_nothing(write):
-    """One more day of truth, of 2 m temperature only: no forecast is valid then."""
-    archive = write(extra=[("2t", TRUTH[-1] + DAY)])
-    dataset = ForecastDataset(archive, TASK, [2018])
-    assert forecasts(dataset) == everything()
-    assert not dataset.ledger.omissions
-    assert archive.analyses(TASK.targets).sizes["time"] == 12
 
 
 def test_a_target_without_truth_on_some_days(write):
@@ -152,13 +115,6 @@ def test_a_target_without_truth_on_some_days(write):
     assert "2018-01-02T12:00 + 48 h (msl truth; analysis" in dropped.ledger.to_json()["missing_field"]["first"]
 
 
-def test_truth_of_one_target_may_have_many_more_times(write):
-    """Nine tenths of the combinations of time and variable are missing, as with hourly and daily analyses."""
-    unknown = {("msl", day) for day in TRUTH[1:]}
-    dataset = ForecastDataset(write(unknown=unknown, missing="drop"), TASK, [2018])
-    assert forecasts(dataset) == [(STARTS[0], 24)]
-
-
 def test_no_usable_forecast_is_an_error(write):
     archive = write(unknown=set(product(["msl"], TRUTH)) - {("msl", TRUTH[-1])}, missing="drop")
     with pytest.raises(InputError, match=r"in 2018-01-01 to 2018-01-05 can be used: .*; 7 left out with a missing"):
@@ -166,28 +122,9 @@ def test_no_usable_forecast_is_an_error(write):
 
 
 @pytest.mark.parametrize("missing", ["mask", "drop"])
-def test_a_store_and_statistics_have_the_ledger_of_the_archive(write, missing, tmp_path):
-    archive = write(
-        without={("msl", STARTS[-1], 48, 2), ("2t", STARTS[3], 24, 1)}, unknown={("msl", TRUTH[5]), ("2t", TRUTH[8]),
-        ("msl", TRUTH[8])}, missing=missing,
-    )  # fmt: skip
-    store = Store.write(archive, TASK, tmp_path / "store")
-    found = Manifest.read(tmp_path / "store").plan
-    assert found == store.contents
-    for dates in (Dates(((STARTS[0], STARTS[6]),)), Dates(((STARTS[2], TRUTH[-1]),))):
-        ours, theirs = (ForecastDataset(source, TASK, dates) for source in (store, archive))
-        assert ours.ledger == theirs.ledger
-        assert forecasts(ours) == forecasts(theirs)
-    training = TrainingForecasts(archive, TASK, Dates.of_years([2018]))
-    assert training.ledger == found.ledger
-    assert len(training.keys) == found.ledger.used
-    # A forecast that another task could use is not in a store that dropped it.
-    narrow = Task("t", ["2t"], ["2t"], list(LEADS))
-    if missing == "drop":
-        with pytest.raises(InputError, match="was made without 3 forecasts that lack a field and could be used"):
-            ForecastDataset(store, narrow, [2018])
-    else:
-        assert ForecastDataset(store, narrow, [2018]).ledger == ForecastDataset(archive, narrow, [2018]).ledger
+def test_a_store_made_with_another_policy_is_refused(write, missing, tmp_path):
+    archive = write(without={("msl", STARTS[-1], 48, 2)}, missing=missing)
+    Store.write(archive, TASK, tmp_path / "store")
     other = with_policy(archive, "drop" if missing == "mask" else "mask")
     with pytest.raises(InputError, match=f"made with data.archive.missing={missing}, and some of its forecasts lack"):
         choose_source(other, tmp_path / "store", Dates.of_years([2018]))

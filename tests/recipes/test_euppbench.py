@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from recipe_pages import follow
+from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, moments
 
 IDS = [44, 183, 198, 400, 722, 867]
@@ -55,7 +55,7 @@ def members(starts, count):
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, command):
+def project(tmp_path_factory):
     """A folder of stores, in which the page was followed."""
     folder = tmp_path_factory.mktemp("euppbench")
     starts = [[past(run, year) for year in YEARS] for run in RUNS]
@@ -78,7 +78,7 @@ def project(tmp_path_factory, command):
     new = {"t2m": (("station_id", "number", "time", "step", "surface"), members(NEW, 5), K)}
     coordinates = times(NEW, NEW, **at, **number, **stations("station_"))
     xr.Dataset(new, coordinates).to_zarr(folder / "forecasts.zarr", zarr_format=2)
-    return folder, follow("euppbench.md", folder, command)
+    return folder, follow_recipe("euppbench.md", folder)
 
 
 def test_the_years_are_starts(project):

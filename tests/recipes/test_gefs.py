@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from recipe_pages import follow
+from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, date_of, fields_of, hourly, message, moments, monthly, write_era5
 
 WEATHER = Weather()
@@ -35,7 +35,7 @@ def who(number):
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, command):
+def project(tmp_path_factory):
     """A folder of reforecasts, truth and today's forecast, in which the page was followed."""
     folder = tmp_path_factory.mktemp("gefs")
     for name in ("reforecasts", "era5", "today"):
@@ -58,7 +58,7 @@ def project(tmp_path_factory, command):
             first = temperature(TODAY, number, lead, "grid_jpeg" if number else packing)
             path.write_bytes(first + rain(TODAY, number, lead - 6, lead, "grid_simple"))
             path.with_name(f"{path.name}.idx").write_text("1:0:d=2024070100:TMP:2 m above ground:6 hour fcst:\n")
-    return folder, follow("gefs.md", folder, command)
+    return folder, follow_recipe("gefs.md", folder)
 
 
 def test_intervals_and_members_are_found(project):

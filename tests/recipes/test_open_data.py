@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from recipe_pages import follow
+from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, date_of, fields_of, message, moments, monthly
 
 WEATHER = Weather()
@@ -38,7 +38,7 @@ def messages(start, lead, numbers, stream="enfo"):
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, command):
+def project(tmp_path_factory):
     """An archive of cycles before 50r1, and a run after it, in whose folder the page was followed."""
     folder = tmp_path_factory.mktemp("open")
     archive, today = folder / "archive", folder / "today"
@@ -56,7 +56,7 @@ def project(tmp_path_factory, command):
         stem = f"{date_of(TODAY)}000000-{lead}h"
         (today / f"{stem}-enfo-ef.grib2").write_bytes(messages(TODAY, lead, (1, 2, 3)))
         (today / f"{stem}-oper-fc.grib2").write_bytes(messages(TODAY, lead, (0,), "oper"))
-    return folder, follow("open-data.md", folder, command)
+    return folder, follow_recipe("open-data.md", folder)
 
 
 def test_a_missed_file_is_counted(project):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from recipe_pages import follow
+from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, date_of, fields_of, message, moments, write_era5
 
 WEATHER = Weather()
@@ -26,7 +26,7 @@ def day(start, number, end, version=None):
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, command):
+def project(tmp_path_factory):
     """A folder of reforecasts, daily means and a forecast, in which the page was followed."""
     folder = tmp_path_factory.mktemp("s2s")
     for name in ("reforecasts", "era5"):
@@ -43,7 +43,7 @@ def project(tmp_path_factory, command):
     write_era5(folder / "era5/2010-2021.nc", {"t2m": means}, step_type=False)
     today = [day(TODAY, number, end) for number in range(4) for end in ENDS]
     (folder / "today.grib2").write_bytes(b"".join(today))
-    return folder, follow("s2s.md", folder, command)
+    return folder, follow_recipe("s2s.md", folder)
 
 
 def test_starts_are_those_of_the_weather(project):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from recipe_pages import follow
+from followed_page import follow_recipe
 from recipe_weather import Weather, date_of, fields_of, hourly, message, moments, monthly, write_era5
 
 WEATHER = Weather()
@@ -21,7 +21,7 @@ def rain(start, number, lead, centre="ecmf"):
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, command):
+def project(tmp_path_factory):
     """A folder of forecasts and truth, in which the page was followed."""
     folder = tmp_path_factory.mktemp("tigge")
     for name in ("tigge", "era5"):
@@ -36,7 +36,7 @@ def project(tmp_path_factory, command):
     write_era5(folder / "era5/2018-2019.nc", {"tp": tp})
     today = [rain(TODAY, number, lead) for number in range(4) for lead in (6, 30)]
     (folder / "today.grib2").write_bytes(b"".join(today))
-    return folder, follow("tigge.md", folder, command)
+    return folder, follow_recipe("tigge.md", folder)
 
 
 def test_control_and_members_are_one_ensemble(project):

@@ -19,14 +19,6 @@ from data_pipeline.common.files import (
 )
 
 
-def test_a_file_appears_only_when_it_is_complete(tmp_path):
-    with atomic_write(tmp_path / "deep" / "file", "w") as file:
-        file.write("whole")
-        assert not (tmp_path / "deep" / "file").exists()
-    assert (tmp_path / "deep" / "file").read_text() == "whole"
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["file"]
-
-
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_durable_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch, durable):
     done, synchronise = [], os.fsync

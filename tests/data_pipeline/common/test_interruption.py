@@ -110,13 +110,6 @@ def deferred(body, worth=True):
     )
 
 
-@EVERY
-def test_a_deferred_signal_only_sets_a_flag(program, number):
-    process = program(deferred("tell('saved')"))
-    process.send_signal(number)
-    assert ended(process) == (0, "saved\n", "")
-
-
 def test_nothing_is_deferred_where_nothing_would_be_lost(program):
     process = program(deferred("tell('saved')", worth=False))
     process.send_signal(signal.SIGTERM)

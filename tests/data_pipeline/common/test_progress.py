@@ -88,19 +88,6 @@ def test_the_estimate_counts_down_within_a_step_and_never_forgets_the_steps_afte
     assert work.remaining() == pytest.approx(10)
 
 
-def test_a_long_step_gets_lines_while_it_runs(fast, capsys):
-    text = ""
-
-    def printed():
-        nonlocal text
-        text += capsys.readouterr().out
-        return text.count("work: piece 0 of 3") >= 3
-
-    with show_progress("verb"), Progress("work: piece", 3):
-        assert eventually(printed)
-    assert "\r" not in text
-
-
 def test_the_innermost_work_is_shown_and_then_the_outer_again(fast, capsys):
     with show_progress("verb"):
         assert eventually(lambda: "verb: working" in capsys.readouterr().out)
@@ -109,26 +96,6 @@ def test_the_innermost_work_is_shown_and_then_the_outer_again(fast, capsys):
             with Progress("inner", 5):
                 assert eventually(lambda: "inner 0 of 5" in capsys.readouterr().out)
             assert eventually(lambda: "outer 0 of 2" in capsys.readouterr().out)
-
-
-def test_long_work_ends_with_a_line_and_failed_work_without(fast, capsys):
-    text = ""
-
-    def printed():
-        nonlocal text
-        text += capsys.readouterr().out
-        return "0 of 1" in text
-
-    for fails in (False, True):
-        text = ""
-        with pytest.raises(KeyError) if fails else show_progress("verb"), show_progress("verb"):  # noqa: SIM117
-            with Progress("work", 1) as work:
-                assert eventually(lambda work=work: printed() and work.elapsed() >= progress.EVERY)
-                if fails:
-                    raise KeyError
-                work.step()
-        printed()
-        assert bool(re.search("work 1 of 1 after", text)) is not fails
 
 
 def test_short_work_prints_nothing(monkeypatch, capsys):
@@ -279,29 +246,6 @@ def test_a_line_that_is_wider_than_the_terminal_is_cut():
     drawn = re.findall(r"\r\x1b\[K(work[^\r\n]*)", on_terminal(PROGRAM, columns=20))
     assert "work: piece 1 of..." in drawn
     assert all(len(line) < 20 for line in drawn[:-1])
-
-
-def test_the_error_of_an_interrupted_command_replaces_the_line():
-    program = PROGRAM.split("    for")[0] + (
-        "    time.sleep(0.5)\n    from data_pipeline.common.interruption import end_now\n    end_now('stopped')\n"
-    )
-    lines = screen_of(on_terminal(program, code=3))
-    assert lines == ["error: stopped", ""]
-
-
-def test_output_of_ranks_replaces_the_line_of_the_first_rank():
-    """The first rank draws on the terminal, and the launcher copies the errors of all ranks to it."""
-    program = """
-import io, sys, time
-from data_pipeline.common import progress
-from models.parallel.launch import ErrorLines
-with progress.show_progress("verb"):
-    progress.hide_progress()
-    sys.stdout.write("\\r\\033[Kwork of the first rank")
-    sys.stdout.flush()
-    ErrorLines().copy(io.BytesIO(b"error: of a rank\\n"))
-"""
-    assert screen_of(on_terminal(program)) == ["error: of a rank", ""]
 
 
 def test_a_pipe_whose_reader_has_gone_ends_no_work():

@@ -1,6 +1,5 @@
 """Batches equal those of torch's default_collate, and their memory is reused only when no tensor refers to it."""
 
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -62,21 +61,6 @@ def test_samples_of_several_shapes_are_refused():
     for pair in ([small, large], [large, small]):
         with pytest.raises(ValueError, match="a sample has a field"):
             Collator()(pair, 2)
-
-
-def test_a_sample_is_released_before_the_next_one_is_taken():
-    released = []
-
-    def taken():
-        for seed in range(3):
-            (sample,) = samples(1, seed)
-            released.append(weakref.ref(sample.ensemble))
-            yield sample
-            del sample
-            assert released[-1]() is None
-
-    assert len(Collator()(taken(), 3).ensemble) == 3
-    assert len(released) == 3
 
 
 def test_a_copy_starts_no_threads():

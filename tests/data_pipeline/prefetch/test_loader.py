@@ -126,18 +126,6 @@ def test_the_next_epoch_is_read_between_epochs(numbered):
         assert sum(data.reads.values()) == 40
 
 
-@pytest.mark.parametrize("slots", [1, 3, 7])
-def test_staging_stays_within_its_budget(numbered, slots):
-    data = numbered(60)
-    with loader(
-        data, SampleOrder(60, 4), memory_bytes=0, staging_bytes=slots * (data.nbytes + SAMPLE_OVERHEAD), threads=4
-    ) as batches:
-        for step, _ in enumerate(batches, 1):
-            time.sleep(0.01)
-            # The batches so far, the next batch, and the samples in the buffer.
-            assert sum(data.reads.values()) <= 4 * (step + 1) + slots
-
-
 def test_the_buffer_grows_while_samples_leave_it(numbered):
     data = numbered(200)
     one = data.nbytes + SAMPLE_OVERHEAD
@@ -235,14 +223,6 @@ def test_closing_ends_a_waiting_loop(numbered):
     threading.Timer(0.1, batches.close).start()
     with pytest.raises(ClosedError):  # and not a batch after the timeout
         next(iter(batches))
-
-
-def test_a_repeated_epoch_has_the_same_batches(numbered):
-    with loader(numbered(9), SampleOrder(9, 2, epochs=2, seed=1)) as batches:
-        first = [numbers(batch) for batch in batches]
-        assert [numbers(batch) for batch in batches] == first
-        with pytest.raises(ValueError, match="epoch 2 is not below the 2 epochs"):
-            batches.set_epoch(2)
 
 
 def test_without_shuffling_every_epoch_is_the_same(numbered):

@@ -16,7 +16,7 @@ import pytest
 from forks import Program
 from torch.distributed import HashStore
 
-from data_pipeline.prefetch.disk import decode_sample, encode_sample
+from data_pipeline.prefetch.disk import encode_sample
 from data_pipeline.prefetch.socket_peers import SocketPeers
 from data_pipeline.prefetch.tiers import ReadRates
 from models.parallel.interface import own_address
@@ -104,14 +104,6 @@ def meet(store=None):
     with ThreadPoolExecutor(2) as pool:
         ranks = [pool.submit(SocketPeers.from_store, rank, 2, store, "run", timeout=60) for rank in range(2)]
         return [rank.result() for rank in ranks]
-
-
-def test_a_cached_sample_is_sent_and_an_absent_one_is_not(pair, numbered, same):
-    first, _ = pair
-    data = numbered(5)
-    for _ in range(3):
-        assert same(decode_sample(first.fetch(1, 3), data.static), data[3])
-        assert first.fetch(1, 4) is None
 
 
 def test_a_rank_of_another_run_gets_no_response(pair):

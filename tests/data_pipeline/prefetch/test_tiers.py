@@ -76,19 +76,6 @@ def test_the_samples_that_are_read_most_are_cached(numbered):
         assert data.reads == {k: 1 if mine.tier[k] == 0 else count for k, count in counts.items()}
 
 
-def test_tiers_fill_in_the_order_of_first_reads(numbered):
-    data, order = numbered(30), SampleOrder(30, 5, epochs=2, seed=3)
-    with Tiers(data, Budget(memory_bytes=room(data, 12)), order) as tiers:
-        first = [int(k) for indices in order.batch_indices() for k in indices][:12]
-        tiers[first[1]]
-        assert tiers.fill_one()
-        assert data.reads == {first[0]: 1, first[1]: 1}
-        while tiers.fill_one():
-            pass
-        assert data.reads == dict.fromkeys(first, 1)
-        assert list(data.reads)[1:] == [first[0], *first[2:]]
-
-
 def test_threads_that_need_the_same_sample_read_it_once(numbered, same):
     data = numbered(4, seconds=0.2)
     with Tiers(data, Budget(memory_bytes=0)) as tiers:
@@ -180,18 +167,6 @@ def test_after_a_useless_response_the_archive_is_read(numbered, same, answer):
         assert all(same(tiers[k], numbered(100)[k]) for k in remote)
         assert peers.asked
         assert data.reads == dict.fromkeys(remote, 1)
-
-
-def test_only_cached_samples_are_given_to_peers(numbered, tmp_path):
-    data = numbered(9)
-    budget = Budget(memory_bytes=room(data, 2), disk_bytes=room(data, 2), disk_folder=str(tmp_path))
-    with Tiers(data, budget) as tiers:
-        for k in range(9):
-            tiers[k]
-        given = [tiers.cached_bytes(k) for k in range(9)]
-        assert [pieces is not None for pieces in given] == [k < 4 for k in range(9)]
-        assert [len(b"".join(pieces)) for pieces in given[:4]] == [len(b"".join(given[0]))] * 4
-        assert tiers.cached_bytes(10**6) is None
 
 
 def test_rows_come_from_memory_if_the_sample_is_cached_there(toy):

@@ -14,8 +14,7 @@ from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.dates import Dates
 from data_pipeline.statistics.efi import EfiClimate
 from data_pipeline.statistics.statistic_file import is_written, load_statistic, write_statistic
-from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
-from data_pipeline.store import Store
+from data_pipeline.statistics.training_forecasts import latitude_bands
 
 
 def compute_and_write(statistic, training, path):
@@ -45,13 +44,6 @@ def test_files_are_equal_on_repetition_and_on_other_clusters(training, climate, 
     with LocalProcesses(workers=1, threads=2, memory="2GB").executor():
         write_statistic(tmp_path / "there.nc", EfiClimate(), training, EfiClimate().compute(training, 2))
     assert climate.read_bytes() == (tmp_path / "there.nc").read_bytes()
-
-
-def test_a_store_has_the_statistics_of_its_archive(toy, training, computed, tmp_path):
-    store = Store.write(toy.archive, training.task, tmp_path / "store")
-    found = computed(EfiClimate(), TrainingForecasts(store, training.task, training.dates))
-    for name, values in computed(EfiClimate()).items():
-        assert np.array_equal(values, found[name], equal_nan=name != "variable"), name
 
 
 def test_made_from_holds_data_years_task_and_options(training, toy, climate):

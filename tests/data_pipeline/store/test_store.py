@@ -28,22 +28,6 @@ def test_a_store_of_moments_has_no_members(tmp_path, task, make):
         ForecastDataset(store, task, [2015], moments=True, members=2)
 
 
-@pytest.mark.parametrize("chunks", [None, "auto"])
-def test_datasets_equal_those_of_the_archive(archive, store, chunks, task):
-    ours, theirs = (source.forecasts(task.inputs, task.lead_times, chunks) for source in (store, archive))
-    # The forecast of 4 January at 48 h has no analysis, so it is no sample of the store.
-    verified = ~((theirs.init_time.dt.day == 4) & (theirs.lead_time == 48))
-    assert np.isnan(ours["2t"].where(~verified)).all()
-    xr.testing.assert_equal(ours, theirs.where(verified))
-    part = {"latitude": slice(1, None, 2), "longitude": [5, 0], "number": -1}
-    xr.testing.assert_equal(ours.isel(init_time=2, **part).load(), theirs.isel(init_time=2, **part).load())
-    point = {"latitude": 2, "longitude": -1}
-    xr.testing.assert_equal(ours.isel(lead_time=0, **point).load(), theirs.isel(lead_time=0, **point).load())
-    ours, theirs = (source.analyses(task.targets, chunks) for source in (store, archive))
-    xr.testing.assert_equal(ours, theirs)
-    xr.testing.assert_equal(store.static.drop_attrs(), archive.static.drop_attrs())
-
-
 def test_any_netcdf_library_reads_the_files(archive, store, task):
     files = sorted(store.folder.glob("samples-*.nc"))
     assert len(files) == 3

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import threading
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,23 +29,6 @@ def test_a_plan_describes_the_files_that_will_be_written(archive, store, task, s
     assert set(plan.files) == {path.name for path in store.folder.glob("*.nc")}
     size = sum((store.folder / name).stat().st_size for name in plan.files)
     assert 0 < size - plan.bytes < len(plan.files) * store_writer.METADATA_BYTES
-
-
-@pytest.mark.parametrize("cluster", [None, Threads(2)], ids=["serial", "threads"])
-def test_the_shown_progress_counts_samples_within_files(tmp_path, make, monkeypatch, cluster):
-    """Files of a large store take minutes."""
-    shown = []
-
-    class Recorded(store_writer.Progress):
-        def reach(self, done, label=""):
-            shown.append(done)
-            super().reach(done, label)
-
-    monkeypatch.setattr(store_writer, "Progress", Recorded)
-    with cluster.executor() if cluster else nullcontext() as workers:
-        make(tmp_path, workers=workers)
-    assert shown == sorted(shown)
-    assert sorted(set(shown)) == list(range(1, 10))
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,6 @@ def test_a_run_does_not_depend_on_other_years_or_the_order_of_reading():
     assert abs(early.frames(2003) - Heat(**SMALL | {"seed": 1}).frames(2003)).max() > 0.5
 
 
-def test_all_cells_have_the_same_area():
-    weights = Heat().grid.weights
-    assert abs(weights - 1).max() < 2e-5
-    assert not Heat().grid.periodic
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
