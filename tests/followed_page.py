@@ -61,7 +61,7 @@ def follow(page, folder):
 
 
 def follow_recipe(page, folder):
-    """Follow a page of docs/recipes in a folder that holds its data; return the output by the first two words of a line.
+    """Follow a page of docs/recipes in a folder with its data; return the output by the first two words of a line.
 
     Blocks of Python and text without a name, such as requests to a data centre, are left out.
     """

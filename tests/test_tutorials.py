@@ -12,6 +12,8 @@ from followed_page import follow, follow_recipe
 from safetensors.torch import load_file
 from twin_project import messages
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def twin(first_project, tmp_path_factory):

@@ -18,6 +18,8 @@ from waiting import is_running
 
 from data_pipeline.common.interruption import INTERRUPTED, SIGNALS
 
+pytestmark = pytest.mark.long
+
 OPTIONS = [
     *SPLIT, "model=unet", "model.width=4", "trainer.epochs=8", "trainer.patience=10",
     "trainer.checkpoint_minutes=0.001",
@@ -85,7 +87,6 @@ def test_a_run_that_is_killed_twice_is_the_same_run(project):
     assert results(project / "runs/killed") == results(project / "runs/alone")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
 def test_a_run_that_is_killed_at_random_moments_is_the_same_run(project, mesh):
     """New processes: forks share the hash seed of Python."""
@@ -160,7 +161,6 @@ def batch_shells(number):
     ]
 
 
-@pytest.mark.long
 def test_a_job_that_is_preempted_and_whose_batch_shell_is_killed_has_the_weights_of_an_undisturbed_run(slurm, project):
     """SIGUSR1 comes while the tasks start and while they train; after the kill the job is submitted again."""
     number, path = submit(slurm, project, "disturbed")

@@ -16,6 +16,8 @@ from namespaces import TwoNodes, fault
 from required import skip
 from twin_project import QUICK, SPLIT, wait_for_line
 
+pytestmark = pytest.mark.long
+
 MINUTES = 1 / 6
 """Time-out of the runs; a rank on a busy machine answers much sooner."""
 SOON = 60 * MINUTES + 60
@@ -137,7 +139,6 @@ def test_a_late_and_slow_node_slows_the_run_down_and_does_not_end_it(program, no
     assert ends[0][1] == "sum 6.0\n"
 
 
-@pytest.mark.long
 def test_training_resumes_after_the_link_was_cut(project, nodes):
     """Both nodes end within the time-out; the same command resumes from the last checkpoint."""
     options = ["trainer.epochs=5", "model.width=4", f"trainer.timeout_minutes={2 * MINUTES}"]
@@ -154,7 +155,6 @@ def test_training_resumes_after_the_link_was_cut(project, nodes):
     check_equal_runs(project / "runs/whole", project / "runs/cut")
 
 
-@pytest.mark.long
 def test_torchrun_on_two_nodes_trains_to_the_numbers_of_one(project, nodes):
     options = [ROOT / "scripts/deepweather.py", "train", *SPLIT, *QUICK, "model=unet", "trainer.mesh=[2,2]"]
     agents = [
