@@ -98,7 +98,7 @@ def test_a_run_killed_at_any_change_of_its_files_is_completed_by_the_next(ens10,
     unbroken = content(tmp_path / "unbroken")
     assert len(unbroken) == 1 + 7 + 5 + 2  # statistics, index, store, locks
     killed = []
-    for change in count(0, 7):
+    for change in count(2, 11):
         folder = tmp_path / str(change)
         if (ended := run(folder, change)).returncode == 0:
             break
@@ -106,7 +106,7 @@ def test_a_run_killed_at_any_change_of_its_files_is_completed_by_the_next(ens10,
         assert run(folder).returncode == 0
         assert content(folder) == unbroken, change
         killed.append(change)
-    assert len(killed) >= 4
+    assert len(killed) >= 3
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ REFUSED = {
         ["runs/unet holds a run with other trainer"],
     ),
     "a loss for a model that is fitted at once": (
-        ["train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=never"],
+        ["train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/refused"],
         ["is fitted in closed form, with its own score; leave out loss"],
     ),
     "other options of a prepared twin": (["prepare", *TWIN[:2], "data.generator.members=6"], ["members"]),

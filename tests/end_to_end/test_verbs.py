@@ -179,8 +179,9 @@ def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_
 def test_a_committee_of_other_files_is_weighted_with_a_warning(project, run_verb):
     corrector = Corrector.load(project / "runs/mlp/corrector.safetensors")
     corrector.provenance["data"] = "other files"
-    corrector.save(project / "other.safetensors")
-    words = ["correctors=[other.safetensors,other.safetensors]", "output=others.safetensors", "weights=validation"]
+    for name in ("one", "two"):
+        corrector.save(project / f"{name}.safetensors")
+    words = ["correctors=[one.safetensors,two.safetensors]", "output=others.safetensors", "weights=validation"]
     output = run_verb(project, "combine", *words, "data=twin")
     assert "warning: these are not the files of the training, or they have changed" in output
 
