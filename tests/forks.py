@@ -115,7 +115,8 @@ class Program:
     def send_signal(self, number):
         """Send a signal to the program unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def terminate(self):
         """Send SIGTERM."""
