@@ -120,7 +120,7 @@ def test_stores_of_a_folder_are_cycles(project, command):
     with xr.open_zarr(folder / "new.zarr") as store:
         for number, start in enumerate(NEW):
             one = store.sel(time=[start]).drop_encoding()
-            one.to_zarr(folder / f"cycles/{number}.zarr", zarr_format=2, consolidated=True)
+            one.to_zarr(folder / f"cycles/{number}.zarr", zarr_format=2, consolidated=True, write_empty_chunks=True)
     ended = command(folder, "correct", CORRECTOR, "input=cycles", "output=corrected/", NAMES)
     assert ended.code == 0, ended.stderr
     assert sorted(path.name for path in (folder / "corrected").glob("*.nc")) == ["0.nc", "1.nc"]

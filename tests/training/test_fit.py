@@ -69,6 +69,7 @@ def test_the_callback_gets_lines_and_steps_and_may_end_the_fit(monkeypatch, caps
         fitted(progress=stop)
 
 
+@pytest.mark.filterwarnings("ignore:all training samples are valid in 2014")
 def test_a_network_says_its_epochs_and_nothing_outside_changes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
