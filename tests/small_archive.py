@@ -20,8 +20,6 @@ STANDARD_NAMES = {
     "level": "air_pressure", "time": "time",
 }  # fmt: skip
 INTERVALS = {"ensemble": {"tp": "since_start"}, "analysis": {"tp": "24h"}}
-Gap = tuple[str, int, int | None, int | None]
-"""Variable, and positions of start, lead time and member; of an analysis its time, None and None."""
 
 
 def values(name: str) -> tuple[xr.DataArray, xr.DataArray]:
