@@ -247,6 +247,7 @@ def _prepare(request):
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
+    reach.adopt()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     known = set(sys.path)
     sys.path += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in known]

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 
 import numpy as np
+import reach
 import torch
 import torch.distributed as dist
 from forks import Program
@@ -109,6 +110,7 @@ def _run(function, arguments, rank, group, environment, folder):
     """Run a function in the environment, with the random numbers and with the names of a new process."""
     os.environ.clear()
     os.environ.update(environment | {"OMP_NUM_THREADS": "1"})
+    reach.adopt()
     os.environ["GLOO_SOCKET_IFNAME"] = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "")
     os.chdir(folder)
     random.seed(0)

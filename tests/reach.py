@@ -42,18 +42,26 @@ NOT_PYTHON = {
 ALL_CODE = "*"
 OWNER, RECORDS = "DEEPWEATHER_REACHED_BY", "DEEPWEATHER_REACH_RECORDS"
 """Environment variables, because forks and ranks inherit them: the test file or the fixture that runs, and the file of
-the records."""
+the records. `adopt` reads them; the environment is too slow for each import."""
+_now = {}
+"""Their values in this process."""
 OLD = 86_400
 _importing = []
 """Modules whose import has begun and not ended, the innermost last."""
 
 
+def adopt():
+    """Go on for the owner that the environment names."""
+    _now.update({name: os.environ.get(name, "") for name in (OWNER, RECORDS)})
+
+
 def note(path):
     """Record that the running test file and the module that is being imported reach a file."""
-    if records := os.environ.get(RECORDS):
-        for owner in (os.environ.get(OWNER), *(f"import {name}" for name in _importing[-1:])):
-            if owner:
-                _append(records, owner, str(path))
+    if records := _now.get(RECORDS):
+        if owner := _now[OWNER]:
+            _append(records, owner, str(path))
+        if _importing:
+            _append(records, f"import {_importing[-1]}", str(path))
 
 
 @contextlib.contextmanager
@@ -62,7 +70,7 @@ def remembered(path):
     owner = f"kept {path}"
     with _owned_by(owner):
         yield
-    if records := os.environ.get(RECORDS):
+    if records := _now.get(RECORDS):
         lines = (line.split("\t") for line in Path(records).read_text().splitlines())
         path.write_text("\n".join(reached for by, reached in lines if by == owner))
 
@@ -93,7 +101,8 @@ def module(name):
 def record():
     """Note imports, opened files and started programs of this process from now on, where `RECORDS` is set."""
     plain, found = builtins.__import__, importlib._bootstrap._gcd_import
-    tracked = set(git("ls-files").splitlines())
+    tracked, inside = set(git("ls-files").splitlines()), f"{ROOT}/"
+    adopt()
 
     def load(name):
         """Import a module of this project after its packages, each as the one that is being imported."""
@@ -126,8 +135,10 @@ def record():
                 note(path)
 
     def audit(event, arguments):
-        if event == "open" and isinstance(arguments[0], str):
-            note_opened(arguments[0])
+        if event == "open":
+            path = arguments[0]
+            if isinstance(path, str) and (path.startswith(inside) or path[:1] != "/"):
+                note_opened(path)
         elif event == "subprocess.Popen" and "forks.py" not in str(arguments[1]):
             if Path(os.fsdecode(arguments[0])).name not in NOT_PYTHON:
                 note(ALL_CODE)
@@ -299,9 +310,11 @@ def _owned_by(owner):
     before = os.environ.get(OWNER)
     if owner:
         os.environ[OWNER] = owner
+        adopt()
     try:
         yield
     finally:
         os.environ.pop(OWNER, None)
         if before is not None:
             os.environ[OWNER] = before
+        adopt()
