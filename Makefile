@@ -6,7 +6,7 @@ help:
 	@echo "make results  all models on the twin, three seeds each, to docs/results.* (hours)"
 	@echo "make heat     the heat experiment of the mixture of experts, its ablations and rivals (docs/heat.md)"
 	@echo "make benchmarks  measure every claim of docs/benchmarks.md (over 11 minutes)"
-	@echo "make test     run the tests that what has changed can break; all of them the first time, and once a day"
+	@echo "make test     run the tests that a change can break; all tests the first time, and once a day"
 	@echo "make test-all   run all of them      make test-long  those that take longest      make check    format, lint, types"
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
 	@echo "make docs     build the docs site into site/; a broken link, a page without a place or an option without a meaning is an error"
