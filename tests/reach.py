@@ -16,6 +16,7 @@ import ast
 import builtins
 import contextlib
 import importlib
+import io
 import json
 import os
 import subprocess
@@ -130,25 +131,31 @@ def record():
         return found(name, package, level)
 
     def note_opened(argument):
-        with contextlib.suppress(ValueError, OSError):  # an empty name; a working directory that is gone
-            if (path := os.path.relpath(os.fsdecode(argument), ROOT)) in tracked:
-                note(path)
+        if isinstance(argument, str | Path) and ((text := str(argument)).startswith(inside) or text[:1] != "/"):
+            with contextlib.suppress(ValueError, OSError):  # an empty name; a working directory that is gone
+                if (path := os.path.relpath(text, ROOT)) in tracked:
+                    note(path)
 
-    def audit(event, arguments):
-        if event == "open":
-            path = arguments[0]
-            if isinstance(path, str) and (path.startswith(inside) or path[:1] != "/"):
-                note_opened(path)
-        elif event == "subprocess.Popen" and "forks.py" not in str(arguments[1]):
-            if Path(os.fsdecode(arguments[0])).name not in NOT_PYTHON:
+    def opening(file, *arguments, **options):
+        note_opened(file)
+        return opened(file, *arguments, **options)
+
+    def starting(self, args, *others, **options):
+        arguments = [args] if isinstance(args, str | os.PathLike) else list(args)
+        if "forks.py" not in str(arguments):
+            if Path(options.get("executable") or str(arguments[0])).name not in NOT_PYTHON:
                 note(ALL_CODE)
-            for argument in arguments[1]:
+            for argument in arguments:
                 note_opened(argument)
+        return started(self, args, *others, **options)
 
-    for own in (load, statement, function):  # messages about an import that failed leave out frames of such files
+    # Messages about an import that failed leave out the frames of such a file.
+    for own in (load, statement, function, opening, starting):
         own.__code__ = own.__code__.replace(co_filename="<frozen reach>")
+    opened, started = builtins.open, subprocess.Popen.__init__
     builtins.__import__, importlib._bootstrap._gcd_import = statement, function
-    sys.addaudithook(audit)
+    builtins.open = io.open = opening
+    subprocess.Popen.__init__ = starting
 
 
 def git(*arguments):

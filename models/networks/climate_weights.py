@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -81,18 +82,25 @@ def fit_weights(
 def least_squares(matrix: Tensor, vector: Tensor) -> Tensor:
     """Return x >= 0, (..., N), with the least x·Ax - 2 b·x for a positive semidefinite A (..., N, N).
 
-    Each number in turn takes its best value, 2000 times: enough for terms with a correlation of 0.99.
+    Some least x solves Ax = b for those of its numbers that are not zero, and the columns of these are independent
+    (Lawson and Hanson 1974, chapter 23). So the best solution of all sets of columns is exact, and N is three.
 
     >>> least_squares(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, -3.0]))
     tensor([0.5000, 0.0000])
     """
-    x = torch.zeros_like(vector)
-    for _ in range(2000):
-        for k in range(x.shape[-1]):
-            own = matrix[..., k, k]
-            rest = vector[..., k] - (matrix[..., k, :] * x).sum(-1) + own * x[..., k]
-            x[..., k] = _ratio(rest, own).clamp(min=0)
-    return x
+    count, units = vector.shape[-1], matrix.diagonal(dim1=-2, dim2=-1).sqrt()
+    units = units.where(units > 0, 1)
+    a, b = matrix / (units[..., None] * units[..., None, :]), vector / units
+    best, least = torch.zeros_like(b), b.new_zeros(b.shape[:-1])
+    for columns in (c for size in range(1, count + 1) for c in combinations(range(count), size)):
+        part = list(columns)
+        x = torch.zeros_like(b)
+        x[..., part] = torch.linalg.solve_ex(a[..., part, :][..., part], b[..., part]).result
+        value = torch.einsum("...i,...ij,...j->...", x, a, x) - 2 * (b * x).sum(-1)
+        # A singular part has no finite solution, or one that is better by a rounding error.
+        better = (x >= 0).all(-1) & (value < least * (1 + 1e-12))
+        best, least = x.where(better[..., None], best), value.where(better, least)
+    return best / units
 
 
 def _ratio(x: Tensor, y: Tensor) -> Tensor:
