@@ -15,6 +15,8 @@ import pytest
 from conftest import ROOT
 from followed_page import blocks_of, lines_of
 
+pytestmark = pytest.mark.long
+
 COMMANDS = """
 import json, runpy, sys
 import deepweather

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from twin_project import QUICK, SPLIT, start, wait_for_line
 
 
@@ -14,6 +15,7 @@ def summary_of(folder):
     return json.loads((folder / "summary.json").read_text())
 
 
+@pytest.mark.long
 def test_one_process_resumes_a_run_of_two_ranks_after_one_was_killed(project, run_verb):
     """The ranks are new processes: forks share the hash seed of Python."""
     options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=6", "trainer.patience=10", "model.width=4"]

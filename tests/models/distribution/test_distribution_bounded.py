@@ -12,7 +12,7 @@ import scipy.stats
 import scoringrules
 import torch
 
-from models.distribution import CensoredShiftedGamma, Normal, TruncatedNormal
+from models.distribution import CensoredNormal, CensoredShiftedGamma, Normal, TruncatedNormal
 
 SHAPES = [1e-6, 0.03, 0.4, 1.0, 2.7, 19.99, 20.01, 300.0, 1e5]
 
@@ -23,6 +23,15 @@ def gamma(shape, scale, shift, lower=0.0, dtype=torch.float64):
 
 def draws(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("sigma", [0.01, 1.0, 40.0])
+def test_a_gamma_whose_support_starts_far_away_is_a_censored_normal(sigma):
+    mu, sigma = sigma * torch.tensor([-1.0, 0.5, 4.0]).double(), torch.full((3,), sigma).double()
+    found = CensoredShiftedGamma.of_location(mu, sigma, 1e6 * sigma, 0 * mu)
+    expected = CensoredNormal(mu, sigma, 0 * mu)
+    np.testing.assert_allclose(found.mean / sigma, expected.mean / sigma, atol=0.01)
+    np.testing.assert_allclose(found.std / sigma, expected.std / sigma, atol=0.01)
 
 
 def test_gamma_crps_equals_scoringrules():
