@@ -19,6 +19,7 @@ import pytest
 import torch
 import xarray as xr
 from hypothesis import HealthCheck, settings
+from hydra._internal.hydra import Hydra
 from hypothesis.internal.conjecture import providers
 from kept import kept
 from quick_report import blank_figures
@@ -98,6 +99,10 @@ if PROFILE == "gate":
 # Commands that tests run in this process must not end it, and no signal may do so after them.
 interruption.end_soon = sys.exit
 interruption.install = partial(lambda install, *, at_once=False: install(), interruption.install)
+
+
+# Hydra composes all options twice, first to find `hydra.mode` in them, which no test sets: half of a short command.
+Hydra.get_mode = lambda *_, **__: None
 
 
 def pytest_configure(config: pytest.Config) -> None:
