@@ -35,7 +35,7 @@ from benchmarks.correct import write_forecast
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.onnx_export import export
+from models.engines.onnx_export import export
 
 EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
 

@@ -34,11 +34,11 @@ import numpy as np
 import torch
 
 from benchmarks.common import HALF_DEGREE, TEN_DEGREES, command_line, machine, report
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib.scan import scan_messages
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from data_pipeline.writing import Encoder
 from models.corrector import Corrector
 
 MEMBERS, LEADS, THREADS = 51, (24, 48, 72, 96, 120), 2

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import ECMWF_KEYS, HALF_DEGREE, MEMBER_COUNT, command_line, machine, memory_rise, report
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import open_ensemble
+from data_pipeline.writing import Encoder
 
 START_COUNT, STORED_LEADS = 160, (24, 48)
 START_MEGABYTES = 4e-6 * MEMBER_COUNT * HALF_DEGREE.shape[0] * HALF_DEGREE.shape[1]

@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Edit, Encoder, HeaderMarks, Message, rewrite
 from data_pipeline.grid import Grid
+from data_pipeline.writing import Edit, Encoder, HeaderMarks, Message, rewrite
 
 GRID = Grid.regular(9, 14)
 MEMBERS = (1, 2, 3)

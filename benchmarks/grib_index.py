@@ -29,7 +29,8 @@ from benchmarks.common import (
     elapsed,
     report,
 )
-from data_pipeline.formats.grib import Encoder, cache
+from data_pipeline.formats.grib import cache
+from data_pipeline.writing import Encoder
 
 SHORT_NAMES = ("z", "t", "u", "v", "q", "w", "d")
 CFGRIB_KEYS = ["paramId", "shortName", "typeOfLevel", "level", "dataDate", "dataTime", "endStep", "number", "gridType"]

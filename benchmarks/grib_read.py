@@ -34,10 +34,10 @@ from benchmarks.common import (
     report,
 )
 from data_pipeline.common.threads import BUDGET
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.task import Variable
+from data_pipeline.writing import Encoder
 
 MEASURED_VARIABLES = [Variable(name, level) for name in ("z", "t") for level in PRESSURE_LEVELS]
 PACKINGS = {

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from data_pipeline.grid import Grid
-from models.correction.coupled_members import CellNames, couple, template_order
+from models.members.coupled_members import CellNames, couple, template_order
 from models.parallel.domain import Domain
 
 GRID = Grid.regular(361, 720)

@@ -46,11 +46,11 @@ from benchmarks.step import OURS, compare
 from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
+from data_pipeline.writing import Encoder
 from evaluation.kernels.ensemble_scores import ensemble_crps
 from models.corrector import Corrector
 

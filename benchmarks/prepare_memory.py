@@ -30,7 +30,7 @@ from benchmarks.common import (
     machine,
     report,
 )
-from data_pipeline.formats.grib import Encoder
+from data_pipeline.writing import Encoder
 
 ROOT = Path(__file__).parents[1]
 DATE_COUNT = 40

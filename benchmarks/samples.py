@@ -22,9 +22,9 @@ import numpy as np
 from benchmarks.common import ECMWF_KEYS, HALF_DEGREE, MEMBER_COUNT, command_line, memory_rise, report
 from data_pipeline.archive import Archive
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.store import Store
 from data_pipeline.task import Task, Variable
+from data_pipeline.writing import Encoder
 
 SAMPLE_TASK = Task("samples", ["2t", "msl", "10u", "10v", "t@850", "z@500", "u@850", "v@850"], ["2t"], [48])
 FORECAST_YEAR = 2016

@@ -81,9 +81,9 @@ from evaluation.significance.field_significance import longest_lead_blocks, sign
 from evaluation.start_table import write_start_table
 from evaluation.station_table import write_station_table
 from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
-from models.correction.options import QUANTILE_LEVELS
 from models.corrector import Corrector
 from models.device import choose_device, watch_gpu
+from models.members.options import QUANTILE_LEVELS
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims

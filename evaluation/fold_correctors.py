@@ -17,7 +17,7 @@ from evaluation.scoring import Forecaster
 from models.corrector import Corrector
 from models.distribution import Distribution
 from models.parallel.domain import Domain
-from models.training_dates import SEEN, seen_dates, stated_fits
+from models.provenance.training_dates import SEEN, seen_dates, stated_fits
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from data_pipeline.meaning import LEVEL_ATTRIBUTE, Meaning
 from data_pipeline.points import Points
 from data_pipeline.sample import Sample
 from evaluation.scoring import Forecaster
-from models.coupling import written_members
 from models.device import copy_batch
+from models.members.coupling import written_members
 from models.parallel.mesh import Mesh
 
 _DIMENSIONS = ("init_time", "lead_time", "number", "latitude", "longitude")

@@ -17,7 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from evaluation.fold_correctors import FoldCorrectors
 from models.corrector import Corrector
-from models.training_dates import SEEN, seen_dates, stated_fits
+from models.provenance.training_dates import SEEN, seen_dates, stated_fits
 
 
 def check_leaks(corrector: Corrector, path: Path, scored: Dates | None) -> None:

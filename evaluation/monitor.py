@@ -25,12 +25,12 @@ from evaluation.monitoring.monitor_page import chart_title, monitor_page
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, time_text
 from evaluation.monitoring.verification import MonitoredTask, VerificationReport, verify
 from evaluation.regions import check_regions, mask_hashes, region_weights
-from models.correction.engine import CorrectorDescription
-from models.correction.onnx_engine import describe_exported
-from models.correction.onnx_file import read_exported
-from models.correction.options import QUANTILE_LEVELS
-from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
+from models.engines.engine import CorrectorDescription
+from models.engines.onnx_engine import describe_exported
+from models.engines.onnx_file import read_exported
+from models.engines.torch_engine import TorchEngine
+from models.members.options import QUANTILE_LEVELS
 
 NAMED = 5
 """Most forecasts that a line names."""

@@ -20,9 +20,9 @@ from models.corrector import Corrector, build_reference
 from models.corrector_summary import unfitted_notes
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
+from models.provenance.training_dates import seen_dates, stated_fits
 from models.reference_emos import fit_emos
 from models.statistical.cases import add_unfitted
-from models.training_dates import seen_dates, stated_fits
 
 FITTED = ("climatology", "emos")
 """References that are correctors, fitted on the training dates."""

@@ -28,9 +28,9 @@ from evaluation.scores.case import Case, is_ensemble, tie_breaker
 from evaluation.scores.score import Diagram, Score, Settings
 from evaluation.scores.threshold import make_events
 from evaluation.tallies import Tallies
-from models.coupling import member_values, written_members
 from models.device import copy_batch
 from models.distribution import Distribution
+from models.members.coupling import member_values, written_members
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.statistical.raw import Raw

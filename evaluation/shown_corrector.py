@@ -8,7 +8,7 @@ from typing import Any
 from data_pipeline.common.errors import InputError
 from models.corrector import Corrector
 from models.protocol import claims
-from models.training_dates import SEEN, seen_dates
+from models.provenance.training_dates import SEEN, seen_dates
 
 OPTION, VALIDATION, SCORED = "option", "validation years", "scored years"
 """How the corrector was chosen."""

@@ -22,12 +22,12 @@ from data_pipeline.sample import Sample
 from data_pipeline.store import choose_source
 from models.committee import Committee
 from models.committee_weights import fit_target_weights, validation_cases
-from models.correction.envelope import Envelope
-from models.correction.single_process import SingleProcess
 from models.corrector import Corrector, reads_moments
 from models.device import choose_device
+from models.parallel.single_process import SingleProcess
+from models.provenance.envelope import Envelope
+from models.provenance.training_dates import SEEN, joined_fits, seen_dates, state_fits, valid_days
 from models.statistical.cases import add_unfitted
-from models.training_dates import SEEN, joined_fits, seen_dates, state_fits, valid_days
 
 VALIDATION = "validation"
 """Value of the option `weights`: fit them on the validation years."""

@@ -20,16 +20,16 @@ from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.memory import MEDIUM_ARRAYS, keep_freed_memory
 from data_pipeline.formats.variables import checked_names
-from models.correction.conformal_option import conformal_layers, record_layers
-from models.correction.correct_files import correct_files
-from models.correction.engine import Engine
+from models.corrected_files.conformal_option import conformal_layers, record_layers
+from models.corrected_files.correct_files import correct_files
+from models.corrected_files.input_files import Cycle, InputFiles, find_cycles, is_folder, name_files
 from models.correction.guards import Guard
-from models.correction.input_files import Cycle, InputFiles, find_cycles, is_folder, name_files
-from models.correction.onnx_engine import OnnxEngine
-from models.correction.options import CorrectionOptions
 from models.correction.pipeline import CorrectionPipelines
-from models.correction.products import EXAMPLES
-from models.correction.single_process import Processes, SingleProcess
+from models.engines.engine import Engine
+from models.engines.onnx_engine import OnnxEngine
+from models.members.options import CorrectionOptions
+from models.members.products import EXAMPLES
+from models.parallel.single_process import Processes, SingleProcess
 
 
 @light_verb("correct")
@@ -175,9 +175,9 @@ def load_engines(
 
 def torch_engine(path: Path, name: str, device: object, processes: Processes, meter: CostMeter | None = None) -> Engine:
     """Return the engine of a corrector file, which computes in PyTorch on the own tile."""
-    from models.correction.torch_engine import TorchEngine
     from models.corrector import Corrector
     from models.device import choose_device, watch_gpu
+    from models.engines.torch_engine import TorchEngine
 
     corrector, chosen = Corrector.load(path), choose_device(device, processes)
     if meter is not None:

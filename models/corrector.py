@@ -6,7 +6,6 @@ file, only classes that it names in `models` and in registered packages (`models
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from data_pipeline.common.checks import check_choice, construct
+from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import Progress
@@ -37,23 +36,20 @@ from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
 from models import protocol
 from models.construct import model_class
-from models.correction.corrector_file import plain_json, read_header
-from models.correction.envelope import Envelope
+from models.corrector_file import plain_json, read_header
 from models.corrector_summary import as_html, as_text, summary_rows, unfitted_notes
-from models.coupling import written_members
 from models.distribution import Distribution, Ensemble, Patched
 from models.normalizer import Normalizer
 from models.outline import check_finite, check_tensors, limited_modules, outline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
+from models.provenance.envelope import Envelope
+from models.provenance.training_dates import state_fits, valid_days
+from models.provenance.training_summaries import TrainingSummaries, envelope_of
 from models.statistical.cases import Passes, check_lead_times, count_unfitted
-from models.training_dates import state_fits, valid_days
-from models.training_summaries import TrainingSummaries, envelope_of
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from models.correction.engine import Engine
 
 FILE_FORMAT = 1
 BATCH_BYTES = 2**27
@@ -128,12 +124,6 @@ class Corrector(nn.Module):
         raw = Ensemble(select_channels(sample.ensemble, self.task.target_channels, 2).movedim(1, 0))
         return Patched(self.domain.cut(self.normalizer.known) > 0, corrected, raw)
 
-    def members(
-        self, sample: Sample, raw: Tensor | None = None, quantile_levels: str = "hazen", seed: int = 0
-    ) -> Tensor:
-        """Return the corrected members (M, B, T, H, W) of a batch; see `written_members`."""
-        return written_members(self(sample), sample, self.task, self.domain, raw, quantile_levels, seed).members
-
     def __repr__(self) -> str:
         return as_text(summary_rows(self.task, self.grid, self.spec, self.provenance))
 
@@ -164,26 +154,13 @@ class Corrector(nn.Module):
         `analysis` is for correctors that read it at the start. The other options are those of `deepweather correct`;
         `fallback` is the corrector for `on_problem="emos"`.
         """
-        from models.correction.correct_dataset import correct_dataset
-        from models.correction.guards import Guard
-        from models.correction.options import CorrectionOptions
+        # The Python interface: nothing else of this folder knows engines and corrections.
+        from models.correction.correct_dataset import correct_with
+        from models.engines.torch_engine import TorchEngine
 
-        options = CorrectionOptions(quantile_levels=quantile_levels, seed=seed, members=members)
-        guard = Guard(on_problem, None if fallback is None else fallback.engine(device))
-        return correct_dataset(self.engine(device), dataset, analysis, names, options, guard)
-
-    def engine(self, device: str = "auto") -> Engine:
-        """Return what corrects forecasts, on a device: `cpu`, `gpu`, or `auto`."""
-        from models.correction.single_process import SingleProcess
-        from models.correction.torch_engine import TorchEngine
-        from models.device import choose_device
-
-        check_choice("device", device, ("auto", "cpu", "gpu"))
-        chosen = choose_device(device, SingleProcess())
-        own = next((parameter.device for parameter in self.state_dict().values()), chosen)
-        # The engine moves its corrector, and corrects without dropout.
-        same = self if own.type == chosen.type and not self.training else copy.deepcopy(self).eval()
-        return TorchEngine(same, device=chosen)
+        other = None if fallback is None else TorchEngine.of(fallback, device)
+        options = {"members": members, "quantile_levels": quantile_levels, "seed": seed}
+        return correct_with(TorchEngine.of(self, device), dataset, analysis, names, on_problem, other, **options)
 
     def on(self, domain: Grid | Domain) -> Corrector:
         """Return this corrector for the own tile of `domain`."""

@@ -11,7 +11,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.formats.variables import describe_variables
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.training_dates import seen_dates
+from models.provenance.training_dates import seen_dates
 
 
 def summary_rows(task: Task, grid: Grid, spec: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from conf import plain, verb
 from data_pipeline.common.errors import InputError
-from models.onnx_export import export
+from models.engines.onnx_export import export
 
 
 @verb("export")

@@ -22,7 +22,7 @@ from conf.command_line import default_options, format_value
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.variables import checked_names
-from models.correction.input_files import InputFiles, find_cycles, is_folder
+from models.corrected_files.input_files import InputFiles, find_cycles, is_folder
 from models.jobs.job_array import submit_job
 from models.jobs.job_file import JobFile
 from models.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from data_pipeline.synthetic.twin.twin_datasets import twin as twin
     from data_pipeline.task import Task as Task
     from evaluation.score_xarray import score as score
+    from models.correction.loading import load as load
     from models.corrector import Corrector as Corrector
-    from models.loading import load as load
     from training.fit import fit as fit
 
 NAMES = {
@@ -34,7 +34,7 @@ NAMES = {
     "TargetGrid": "data_pipeline.regridding.target",
     "Task": "data_pipeline.task",
     "fit": "training.fit",
-    "load": "models.loading",
+    "load": "models.correction.loading",
     "open_analysis": "data_pipeline.formats.open",
     "open_ensemble": "data_pipeline.formats.open",
     "open_static": "data_pipeline.formats.open",

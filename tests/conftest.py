@@ -18,8 +18,8 @@ import deepweather
 import pytest
 import torch
 import xarray as xr
-from hypothesis import HealthCheck, settings
 from hydra._internal.hydra import Hydra
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from kept import kept
 from quick_report import blank_figures
@@ -64,14 +64,14 @@ LONGEST = (
     "tests/data_pipeline/test_prepare.py",
     "tests/data_pipeline/synthetic/twin/test_experiment.py",
     "tests/models/test_contract.py",
-    "tests/models/test_correct_mesh.py",
+    "tests/models/corrected_files/test_correct_mesh.py",
     "tests/training/test_training.py",
     "tests/training/test_memory_plan.py",
     "tests/training/test_activation_checkpointing.py",
     "tests/models/layers/test_overlap.py",
     "tests/models/distribution/test_distribution_power.py",
-    "tests/models/correction/test_slim.py",
-    "tests/models/correction/test_export.py",
+    "tests/models/corrected_files/test_slim.py",
+    "tests/models/engines/test_export.py",
     "tests/evaluation/report/test_browser.py",
     "tests/training/test_exact_resume.py",
     "tests/models/layers/test_batchnorm.py",

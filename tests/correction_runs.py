@@ -9,12 +9,12 @@ import torch
 from grib_parts import GRID, KEYS
 from tested_device import device_of
 
-from data_pipeline.formats.grib import Edit, Encoder, NewMessage, rewrite
-from models.correction.correct_files import correct_files
+from data_pipeline.writing import Edit, Encoder, NewMessage, rewrite
+from models.corrected_files.correct_files import correct_files
 from models.correction.guards import Guard
-from models.correction.options import CorrectionOptions
-from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
+from models.engines.torch_engine import TorchEngine
+from models.members.options import CorrectionOptions
 from models.parallel.mesh import Mesh
 
 EMOS = {"_target_": "models.statistical.emos.EMOS"}

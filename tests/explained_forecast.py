@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.grid import Grid
-from models.correction.forecast import RawForecast
-from models.correction.training_climate import TrainingClimate
+from models.engines.forecast import RawForecast
+from models.provenance.training_climate import TrainingClimate
 
 GRID = Grid.regular(9, 12)
 CHANNELS = ("2t", "t@850", "msl")

@@ -5,8 +5,8 @@ from datetime import date, timedelta
 import eccodes
 import numpy as np
 
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(9, 14)
 STARTS = [date(year, month, 8) for year in range(2000, 2004) for month in range(1, 13)]

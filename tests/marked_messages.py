@@ -3,8 +3,8 @@
 import eccodes
 import numpy as np
 
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(5, 8)
 ECMWF = {

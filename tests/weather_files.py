@@ -12,10 +12,10 @@ import xarray as xr
 
 from data_pipeline.archive import Archive
 from data_pipeline.array_source import ArraySource
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.store import Store
 from data_pipeline.task import Task
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(17, 32)
 TASK = Task("toy", ["2t", "t@850"], ["2t"], [24], ["lsm"])

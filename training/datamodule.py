@@ -30,7 +30,7 @@ from data_pipeline.split import Split
 from data_pipeline.task import Task
 from models.parallel.interface import own_address
 from models.parallel.mesh import Mesh
-from models.training_dates import split_provenance, state_training, valid_days
+from models.provenance.training_dates import split_provenance, state_training, valid_days
 from training.trainer_options import TrainerOptions
 
 

@@ -16,7 +16,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.task import Task
 from models.construct import model_class
 from models.corrector import Corrector
-from models.training_dates import all_seen_dates, state_fits
+from models.provenance.training_dates import all_seen_dates, state_fits
 from training.optimizer import has_value_per_cell
 
 OF_TRAINING = ("dropout", "smoothness_penalty", "trained_networks")

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.identity import hash_of
-from models.correction.envelope import Envelope
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh
+from models.provenance.envelope import Envelope
 from models.statistical.crossfit import CrossFitted
 
 FITTED_FILE = "fitted.safetensors"

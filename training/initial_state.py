@@ -24,8 +24,8 @@ from models.corrector import Corrector
 from models.parallel.domain import Domain
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
+from models.provenance.training_dates import joined_fits, seen_dates, state_fits, stated_fits, trained_dates
 from models.statistical.crossfit import CrossFitted
-from models.training_dates import joined_fits, seen_dates, state_fits, stated_fits, trained_dates
 
 SAME = {
     "members": "number of members", "data": "files",

@@ -16,7 +16,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, reads_moments
 from models.parallel.domain import Domain
-from models.training_dates import all_seen_dates, state_fits
+from models.provenance.training_dates import all_seen_dates, state_fits
 from training.loss import Loss
 
 NODES = 7

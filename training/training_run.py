@@ -31,7 +31,7 @@ from models.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.parallel.mesh_shape import AUTO
-from models.training_dates import split_provenance, state_training, valid_days
+from models.provenance.training_dates import split_provenance, state_training, valid_days
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.eecrps import EECRPS, WeightedByIndex

@@ -18,10 +18,10 @@ from evaluation.report.coastlines import shows_earth
 from evaluation.report.maps import Coast
 from evaluation.report.shown_data import ExpertMap
 from models.correction.corrected import Corrected
-from models.correction.engine import CorrectorDescription, Engine
-from models.correction.forecast import RawForecast
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
-from models.correction.torch_engine import TorchEngine
+from models.engines.engine import CorrectorDescription, Engine
+from models.engines.forecast import RawForecast
+from models.engines.torch_engine import TorchEngine
 
 SHOWN = 6
 """Largest number of forecasts that are explained for each corrector, because each takes C + 2 predictions."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from data_pipeline.grid import Grid
 from evaluation.explanation.places import largest_cells
-from models.correction.engine import Prediction
-from models.correction.forecast import RawForecast
-from models.correction.training_climate import TrainingClimate
+from models.engines.engine import Prediction
+from models.engines.forecast import RawForecast
+from models.provenance.training_climate import TrainingClimate
 
 PLACES = 8
 """Number of places that are listed for each target."""

@@ -13,7 +13,7 @@ from data_pipeline.common.errors import InputError
 from evaluation.monitoring.control_chart import ControlChart, chance_of_chart, control_chart
 from evaluation.monitoring.forecast_scores import RegionScores, daily_statistics
 from evaluation.monitoring.monitor_state import MonitorState
-from models.correction.conformal import ConformalLayer, tracked_scores
+from models.members.conformal import ConformalLayer, tracked_scores
 
 CHARTED = {
     "crps": ("CRPS / expected", "logarithm of the CRPS over the CRPS that the forecast expects of itself", False),

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from models.correction.conformal import move_back, normal_levels, normal_scores, score_at, value_at
-from models.correction.options import QUANTILE_LEVELS
+from models.members.conformal import move_back, normal_levels, normal_scores, score_at, value_at
+from models.members.options import QUANTILE_LEVELS
 
 PIT_BINS = 10
 """Bins of the PIT histogram."""

@@ -22,7 +22,7 @@ from evaluation.report.figure_style import FAINT, INK, MODEL_COLOURS, RC, inline
 from evaluation.report.page import contents_list, scrolling
 from evaluation.report.provenance import term_list
 from evaluation.report.tables import with_minus
-from models.correction.conformal import ConformalLayer, coverage_bound, ordered
+from models.members.conformal import ConformalLayer, coverage_bound, ordered
 
 RECENT = 30
 """Days with scores that count as the present."""

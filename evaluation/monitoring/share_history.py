@@ -7,7 +7,7 @@ from bisect import bisect_right
 import numpy as np
 
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
-from models.correction.conformal import interval_levels, normal_scores
+from models.members.conformal import interval_levels, normal_scores
 
 _Place = tuple[str, int, str]
 

@@ -20,8 +20,8 @@ from data_pipeline.task import Task, Variable
 from evaluation.monitoring.forecast_scores import member_levels, score_regions, shares_below
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
 from evaluation.monitoring.share_history import ShareHistory
-from models.correction.conformal import band_weights, interval_levels, normal_scores, ordered
-from models.correction.conformal_option import recorded_correctors
+from models.corrected_files.conformal_option import recorded_correctors
+from models.members.conformal import band_weights, interval_levels, normal_scores, ordered
 
 FAR = 10.0
 """Mean error, in spreads, of a forecast that probably has other units or another variable than its analysis."""

@@ -1,5 +1,1 @@
-"""What `correct` does: forecasts of the input, engines that correct them, members and products, files to write.
-
-Everything but `torch_engine` works on numpy arrays and imports no PyTorch: forecasts are also corrected where only ONNX
-Runtime is installed.
-"""
+"""Correction of forecasts, field by field: pipelines, guards, and datasets of xarray. Most of it needs no PyTorch."""

@@ -29,13 +29,13 @@ from data_pipeline.grid import Grid
 from data_pipeline.inputs import input_fields, starts_without_input
 from data_pipeline.meaning import Meaning, differences
 from data_pipeline.task import Task, Variable
-from models.correction.engine import CorrectorDescription, Engine
 from models.correction.gaps import Gaps
 from models.correction.guards import Guard
-from models.correction.options import CorrectionOptions
 from models.correction.pipeline import CorrectionPipeline
-from models.correction.shared_reading import SharedReading
-from models.correction.single_process import SingleProcess
+from models.engines.engine import CorrectorDescription, Engine
+from models.engines.shared_reading import SharedReading
+from models.members.options import CorrectionOptions
+from models.parallel.single_process import SingleProcess
 
 
 def correct_dataset(
@@ -66,6 +66,19 @@ def correct_dataset(
     lazy = any(array.chunks for array in source.forecasts.values())
     corrected = (correction.lazily if lazy else correction.at_once)(source, leads)
     return _in_place(dataset, forecasts, corrected)
+
+
+def correct_with(
+    engine: Engine,
+    dataset: xr.Dataset,
+    analysis: xr.Dataset | None,
+    names: Mapping[str, str] | None,
+    on_problem: str,
+    fallback: Engine | None,
+    **options: Any,
+) -> xr.Dataset:
+    """Return the result of `correct_dataset` for options as the Python interface has them."""
+    return correct_dataset(engine, dataset, analysis, names, CorrectionOptions(**options), Guard(on_problem, fallback))
 
 
 @dataclass(frozen=True, eq=False)

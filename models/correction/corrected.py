@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.correction.products import Product
+from models.members.products import Product
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import GRIB_FORMAT, UNKNOWN_FORMAT, file_format
 from data_pipeline.forecast_summary import join_tiles, summarise_tile
-from data_pipeline.formats.grib import messages
 from data_pipeline.meaning import differences
-from models.correction.engine import CorrectorDescription, Engine
-from models.correction.envelope import Problem, finish
-from models.correction.forecast import RawForecast
+from data_pipeline.writing import messages
+from models.engines.engine import CorrectorDescription, Engine
+from models.engines.forecast import RawForecast
 from models.parallel.domain import Domain
+from models.provenance.envelope import Problem, finish
 
 ON_PROBLEM = ("error", "emos", "raw")
 """Values of the option `on_problem`."""

@@ -15,19 +15,19 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
 from data_pipeline.protocols import Fields
 from data_pipeline.task import Variable
-from models.correction.conformal import band_weights
 from models.correction.corrected import Corrected
-from models.correction.engine import Engine, Prediction
-from models.correction.forecast import RawForecast, read_forecast
 from models.correction.gaps import Gaps, count_gaps
 from models.correction.guards import Guard, Verdict, summarise_forecast
-from models.correction.members import corrected_members, member_numbers
-from models.correction.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
-from models.correction.options import CorrectionOptions
-from models.correction.past_analyses import PastAnalyses
-from models.correction.products import Product, product_fields
-from models.correction.shared_reading import SharedReading
-from models.correction.single_process import Processes
+from models.engines.engine import Engine, Prediction
+from models.engines.forecast import RawForecast, read_forecast
+from models.engines.shared_reading import SharedReading
+from models.members.conformal import band_weights
+from models.members.members import corrected_members, member_numbers
+from models.members.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
+from models.members.options import CorrectionOptions
+from models.members.past_analyses import PastAnalyses
+from models.members.products import Product, product_fields
+from models.parallel.single_process import Processes
 
 
 class CorrectedTile(NamedTuple):

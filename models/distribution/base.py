@@ -24,7 +24,7 @@ class Distribution:
     """
 
     exported: ClassVar[bool] = False
-    """Whether `models.correction.families` has the same distribution in NumPy, under the name of the class."""
+    """Whether `models.engines.families` has the same distribution in NumPy, under the name of the class."""
 
     @property
     def mean(self) -> Tensor:

@@ -12,12 +12,12 @@ from data_pipeline.array_source import ArraySource
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.forecast_file import ForecastFile
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import LEVEL_ATTRIBUTE, Meaning, check_targets, differences
 from data_pipeline.store import Store
 from data_pipeline.task import Task, Variable
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(3, 4)
 START, LEAD = np.datetime64("2020-01-01", "ns"), 24

@@ -8,7 +8,7 @@ import pytest
 from grib_parts import OPTIONS, write_archive
 
 from models.corrector import Corrector
-from models.training_dates import stated_fits
+from models.provenance.training_dates import stated_fits
 
 TASK = [*(word for word in OPTIONS if not word.startswith("data.split")), "path=data"]
 EMOS = ["model=emos", "model.seasonal=false", "model.shared=true"]

@@ -13,8 +13,8 @@ import torch
 from conftest import ROOT
 from grib_parts import GRID, KEYS
 
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.task import Task
+from data_pipeline.writing import Encoder
 from models.corrector import Corrector
 
 MEMBERS, CYCLE = 3, "2020010112"

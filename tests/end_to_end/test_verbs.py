@@ -12,7 +12,7 @@ from grib_parts import GRID, write_reduced_archive
 from twin_project import FORECAST, QUICK, SPLIT, TWIN, keys, messages
 
 from models.corrector import Corrector
-from models.training_dates import stated_fits
+from models.provenance.training_dates import stated_fits
 
 
 def test_a_sweep_trains_each_model_in_its_own_folder(project, run_verb):

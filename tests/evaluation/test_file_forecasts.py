@@ -16,8 +16,8 @@ from data_pipeline.sample import Sample
 from evaluation.forecast_writer import check_writing
 from evaluation.scores.quantile_scores import forecast_quantiles
 from models.corrector import Corrector
-from models.coupling import written_members
 from models.distribution import Quantiles
+from models.members.coupling import written_members
 
 KELVIN = {"units": "K"}
 OF_MEMBERS = ("crps", "rmse", "bias", "spread", "spread_skill")

@@ -23,7 +23,7 @@ from evaluation.corrector_checks import (
 from evaluation.leak_audit import nearest_day
 from models.combine import combine
 from models.corrector import Corrector
-from models.training_dates import state_fits, state_training, stated_fits
+from models.provenance.training_dates import state_fits, state_training, stated_fits
 
 HONEST = {"train_dates": [["2014-01-01", "2014-12-31"]], "val_dates": [["2015-01-01", "2015-12-31"]], "members": 5}
 TRAIN, VAL = (Dates.of_years([year]) for year in (2014, 2015))

@@ -15,8 +15,8 @@ from evaluation.score_table import score_rows
 from evaluation.scores import all_diagrams, all_scores, default_scores
 from evaluation.scores.extremes import index_of
 from evaluation.scoring import ScoringOptions, score_models
-from models.coupling import written_members
 from models.distribution import Ensemble, Normal, energy_score
+from models.members.coupling import written_members
 from models.statistical.raw import Raw
 
 GRID = Grid.regular(5, 8)

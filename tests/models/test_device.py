@@ -9,8 +9,8 @@ import torch
 from data_pipeline.common.errors import InputError
 from data_pipeline.sample import Sample
 from models import device as device_module
-from models.correction.single_process import SingleProcess
 from models.device import choose_device, copy_batch
+from models.parallel.single_process import SingleProcess
 
 
 def ranks(local_rank, local_ranks, others=()):

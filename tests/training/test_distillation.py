@@ -17,7 +17,7 @@ from data_pipeline.task import Variable
 from evaluation.leak_audit import check_leaks
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh, arrange_mesh
-from models.training_dates import stated_fits
+from models.provenance.training_dates import stated_fits
 from training.correction_module import CorrectionModule
 from training.loss import CRPS, EnergyScore, ThresholdWeightedCRPS
 from training.teacher import Teacher

@@ -21,7 +21,7 @@ from data_pipeline.task import Variable
 from evaluation.leak_audit import check_leaks
 from models.corrector import Corrector, needed_task
 from models.parallel.mesh import arrange_mesh
-from models.training_dates import state_fits, stated_fits
+from models.provenance.training_dates import state_fits, stated_fits
 from training.fine_tuning import PretrainedWeights
 from training.initial_state import warning_of_validation
 

@@ -1,32 +1,11 @@
-"""GRIB files: read, describe and write them. Only this folder imports ecCodes and cfgrib.
+"""GRIB files: read and describe them. Only this folder and `data_pipeline/writing` import ecCodes and cfgrib.
 
-`formats.open` reads fields. `summarize_files` describes files, `index_files` scans many files at once. `rewrite` copies
-a file with other values, `Lattice` keeps the order of its members, `Encoder` makes new messages,
-`MessageRegridder` gives messages another grid, `HeaderMarks` the headers of corrected ones.
+`formats.open` reads fields. `summarize_files` describes files, `index_files` scans many files at once. `Lattice` keeps
+the order of packed members.
 """
 
 from data_pipeline.formats.grib.cache import index_files
 from data_pipeline.formats.grib.contents import summarize_files
-from data_pipeline.formats.grib.encode import Encoder
 from data_pipeline.formats.grib.lattice import Lattice
-from data_pipeline.formats.grib.marks import HeaderMarks
-from data_pipeline.formats.grib.product_templates import StatisticHeader
-from data_pipeline.formats.grib.readback import read_back
-from data_pipeline.formats.grib.regridder import MessageRegridder
-from data_pipeline.formats.grib.rewriting import Edit, Message, NewMessage, messages, rewrite
 
-__all__ = [
-    "Edit",
-    "Encoder",
-    "HeaderMarks",
-    "Lattice",
-    "Message",
-    "MessageRegridder",
-    "NewMessage",
-    "StatisticHeader",
-    "index_files",
-    "messages",
-    "read_back",
-    "rewrite",
-    "summarize_files",
-]
+__all__ = ["Lattice", "index_files", "summarize_files"]

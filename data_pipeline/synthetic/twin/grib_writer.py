@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.files import atomic_write
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.synthetic.twin.atmosphere import TRUNCATION
 from data_pipeline.synthetic.twin.diagnostics import ACCUMULATED_NAMES
@@ -31,6 +30,7 @@ from data_pipeline.synthetic.twin.start_pairs import (
     file_name,
 )
 from data_pipeline.task import Variable
+from data_pipeline.writing import Encoder
 
 FORECAST_KEYS: dict[str, int | str] = {
     "centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "class": "od", "type": "pf",

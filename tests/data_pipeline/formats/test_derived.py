@@ -8,10 +8,10 @@ import xarray as xr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.datasets import select_variable
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(4, 6)
 KEYS = {

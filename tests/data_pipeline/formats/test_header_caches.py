@@ -15,13 +15,13 @@ from grib_parts import GRID, KEYS
 from netcdf_parts import K, ramp
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.formats.netcdf.header import netcdf_header
 from data_pipeline.formats.netcdf.header_cache import LARGEST_HEADER
 from data_pipeline.formats.reader_versions import READER_VERSIONS
+from data_pipeline.writing import Encoder
 
 
 def write_grib(path, year=1998):

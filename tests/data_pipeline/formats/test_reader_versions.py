@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
+from data_pipeline.writing import Encoder
 
 STORED = Path(__file__).with_name("reader_values.json")
 GRID = Grid.regular(7, 12)

@@ -8,12 +8,12 @@ from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import print_once
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import weights_between
 from data_pipeline.task import Task, Variable
+from data_pipeline.writing import Encoder
 
 FINE, COARSE = Grid.regular(13, 24), Grid.regular(7, 12)
 TASK = Task(name="toy", inputs=["10u", "2t"], targets=["2t"], lead_times=[24])

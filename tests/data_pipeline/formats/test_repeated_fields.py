@@ -6,11 +6,11 @@ import xarray as xr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.catalog import BlockCatalog
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib.catalog import MessageCatalog
 from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.grid import Grid
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(3, 4)
 

@@ -11,15 +11,15 @@ import torch
 from grib_parts import GRID, KEYS
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.task import Task
+from data_pipeline.writing import Encoder
 from evaluation.explanation.explanation_run import expert_map, shown_forecasts
 from evaluation.explanation.forecast_explanation import explain_forecast
 from models import correct
 from models.correction.corrected import Corrected
-from models.correction.forecast import RawForecast
-from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
+from models.engines.forecast import RawForecast
+from models.engines.torch_engine import TorchEngine
 
 MEMBERS, LEADS = 4, (24, 48)
 TASK = Task("t2m", ["2t", "msl"], ["2t"], list(LEADS))

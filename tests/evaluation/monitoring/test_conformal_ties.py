@@ -10,7 +10,7 @@ from scipy import stats
 
 from data_pipeline.task import Variable
 from evaluation.monitoring.forecast_scores import shares_below
-from models.correction.conformal import ConformalLayer, interval_levels, normal_scores, ordered
+from models.members.conformal import ConformalLayer, interval_levels, normal_scores, ordered
 
 LEVELS = interval_levels(0.8)
 NOMINAL = normal_scores(LEVELS)

@@ -15,7 +15,7 @@ from evaluation.monitoring.forecast_scores import (
 )
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
 from evaluation.monitoring.share_history import ShareHistory
-from models.correction.conformal import tracked_scores
+from models.members.conformal import tracked_scores
 
 DAY = 86_400
 

@@ -8,9 +8,9 @@ import torch
 from grib_parts import KEYS
 from scipy import stats
 
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from data_pipeline.writing import Encoder
 from models.corrector import Corrector
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")

@@ -23,9 +23,9 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
-from models.correction.onnx_engine import OnnxEngine
 from models.corrector import Corrector
-from models.onnx_export import export
+from models.engines.onnx_engine import OnnxEngine
+from models.engines.onnx_export import export
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(stay as they are|is not corrected and stays):UserWarning")
 

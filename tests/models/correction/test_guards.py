@@ -13,11 +13,11 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.combine import combine
-from models.correction.envelope import ChannelRange, ChannelSummary, Envelope
 from models.correction.guards import Guard
-from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
+from models.engines.torch_engine import TorchEngine
 from models.parallel.domain import Domain
+from models.provenance.envelope import ChannelRange, ChannelSummary, Envelope
 
 # `runpy` warns because the command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")

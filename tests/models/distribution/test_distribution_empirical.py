@@ -8,7 +8,6 @@ import scipy.integrate
 import scipy.interpolate
 import torch
 
-from models.correction.options import QUANTILE_LEVELS
 from models.distribution import (
     Bernstein,
     Empirical,
@@ -18,6 +17,7 @@ from models.distribution import (
     empirical_quantiles,
     power_transformed,
 )
+from models.members.options import QUANTILE_LEVELS
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 LEVELS = torch.tensor([0.05, 0.25, 0.4, 0.9], dtype=torch.float64)

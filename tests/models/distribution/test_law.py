@@ -20,13 +20,6 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
-from models.correction.conformal import ConformalLayer, interval_levels, normal_scores
-from models.correction.families import KINDS
-from models.correction.forecast import RawForecast
-from models.correction.members import corrected_members
-from models.correction.onnx_engine import _family
-from models.correction.options import MEMBER_METHODS, CorrectionOptions
-from models.correction.torch_engine import TorchPrediction
 from models.distribution import (
     Bernstein,
     CensoredLogistic,
@@ -47,8 +40,15 @@ from models.distribution import (
     power_transformed,
     threshold_weighted_crps,
 )
+from models.engines.families import KINDS
+from models.engines.forecast import RawForecast
+from models.engines.onnx_engine import _family
+from models.engines.onnx_export import _named
+from models.engines.torch_engine import TorchPrediction
+from models.members.conformal import ConformalLayer, interval_levels, normal_scores
+from models.members.members import corrected_members
+from models.members.options import MEMBER_METHODS, CorrectionOptions
 from models.normalizer import Normalizer
-from models.onnx_export import _named
 from models.parallel.domain import Domain
 
 CELLS = 5

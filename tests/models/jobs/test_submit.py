@@ -20,7 +20,7 @@ from conf import build
 from conf.command_line import default_options
 from data_pipeline.cluster import Slurm
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder
+from data_pipeline.writing import Encoder
 from models.jobs.job_file import JobFile
 from models.jobs.job_options import JobOptions, read_job_options
 

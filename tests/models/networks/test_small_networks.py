@@ -9,6 +9,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model
+from models.members.coupling import written_members
 from models.networks.head import HEADS
 from models.networks.lenet import LeNet
 from models.networks.mlp import MLP
@@ -136,6 +137,6 @@ def test_two_targets_at_two_lead_times_with_every_head(head, toy, tmp_path):
     found, loaded = (c(sample) for c in (corrector.eval(), Corrector.load(tmp_path / "corrector")))
     assert found.mean.shape == (24, 2, *grid.shape)
     torch.testing.assert_close(loaded.crps(sample.target), found.crps(sample.target), rtol=0, atol=0)
-    members = corrector.members(sample)
+    members = written_members(found, sample, corrector.task, grid).members
     assert members.shape == (5, 24, 2, *grid.shape)
     assert members.isfinite().all()

@@ -15,6 +15,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models import corrector as corrector_module
 from models.corrector import Corrector, build_model, in_batches, needed_task
+from models.members.coupling import written_members
 from models.normalizer import Normalizer
 from models.statistical import cases, regression
 from models.statistical.cases import TooFewCasesError, covers_year, lead_index, longest_gap
@@ -199,7 +200,8 @@ def test_a_cell_without_training_values_gets_the_raw_ensemble(toy):
     sample = next(batches(toy(task, GRID, 3, seed=5), 3))
     raw = sample.ensemble[:, :, :1].movedim(1, 0)
     with torch.no_grad():
-        found, members = corrector.eval()(sample), corrector.members(sample)
+        found = corrector.eval()(sample)
+    members = written_members(found, sample, task, GRID).members
     unseen = torch.zeros(GRID.shape, dtype=torch.bool)
     unseen[1, 3] = unseen[2] = True
     torch.testing.assert_close(found.mean[..., unseen], raw.mean(0)[..., unseen])

@@ -8,12 +8,13 @@ import pytest
 from correction_runs import rewrite_fields
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, summarize_files
+from data_pipeline.formats.grib import summarize_files
 from data_pipeline.formats.grib.scan import scan_messages
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
+from data_pipeline.writing import Encoder
 
 U, V = Variable("u", 500), Variable("v", 500)
 PACKING = 2e-3

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(5, 8)
 SECTION = {1: 8 + 52, 2: 16 + 21}

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats import datasets
 from data_pipeline.formats.datasets import select_variable
-from data_pipeline.formats.grib import Encoder, reader
+from data_pipeline.formats.grib import reader
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 from data_pipeline.grid import Grid
 from data_pipeline.pseudo_members import pseudo_members
 from data_pipeline.task import Variable
+from data_pipeline.writing import Encoder
 
 PACKING = 2e-3
 """Largest packing error of the test files."""

@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib.scan import read_message, scan_messages
 from data_pipeline.grid import Grid
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(3, 4)
 FIRST, SECOND = (Encoder(GRID, edition=edition).encode(np.arange(12.0).reshape(3, 4)) for edition in (1, 2))

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, headers
+from data_pipeline.formats.grib import headers
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
+from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(3, 4)
 ECMWF = {"setLocalDefinition": 1, "localDefinitionNumber": 26, "typeOfLevel": "surface"}

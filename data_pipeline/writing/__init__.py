@@ -1,0 +1,26 @@
+"""Writers of GRIB and NetCDF: copies of forecasts with other values, and new files.
+
+`rewrite` copies a GRIB file with other values, `Encoder` makes new messages, `HeaderMarks` has the headers of corrected
+ones, `MessageRegridder` gives messages another grid, and `read_back` checks what was written. `forecast_copy` copies
+NetCDF files, `new_file` makes new ones.
+"""
+
+from data_pipeline.writing.encode import Encoder
+from data_pipeline.writing.marks import HeaderMarks
+from data_pipeline.writing.product_templates import StatisticHeader
+from data_pipeline.writing.readback import read_back
+from data_pipeline.writing.regridder import MessageRegridder
+from data_pipeline.writing.rewriting import Edit, Message, NewMessage, messages, rewrite
+
+__all__ = [
+    "Edit",
+    "Encoder",
+    "HeaderMarks",
+    "Message",
+    "MessageRegridder",
+    "NewMessage",
+    "StatisticHeader",
+    "messages",
+    "read_back",
+    "rewrite",
+]

@@ -1,0 +1,260 @@
+"""ForecastCopy: a copy of a NetCDF file with other values in some of its fields, to write corrected forecasts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.common.errors import DiskFullError, InputError
+from data_pipeline.common.files import atomic_path, disk_error
+from data_pipeline.common.messages import format_size
+from data_pipeline.formats.cf.block import FieldBlock
+from data_pipeline.formats.cf.geometry import Geometry
+from data_pipeline.formats.cf.positions import compact
+from data_pipeline.formats.cf.variables import NameMap
+from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.netcdf.file import NetCDFFile, library_lock
+from data_pipeline.grid import COORDINATE_TOLERANCE
+from data_pipeline.task import Variable
+from data_pipeline.writing.copying import copy_structure, copy_values, slabs, stored_values
+from data_pipeline.writing.value_packing import LIMITS, ValuePacking
+
+FIELD = np.dtype([("init", "i8"), ("lead", "i8"), ("number", "i8"), ("interval", "i8"), ("field", "i8")])
+"""Start (seconds since 1970), lead time (minutes), member, interval (minutes) and position of a field."""
+
+
+class ForecastCopy:
+    """A copy of one file that is being written; `put` gives fields new values, in the units in which fields are read.
+
+    Dimensions, coordinates, attributes, storage and all other values are those of the original. Where new values do not
+    fit the packing of their variable, the whole variable is packed anew; `notes` says so.
+    """
+
+    def __init__(self, source: Path, copy: Any, blocks: Sequence[FieldBlock]) -> None:
+        self.blocks, self.notes = tuple(blocks), list[str]()
+        self.dataset = copy
+        self._stack = ExitStack()
+        self._writers = [_BlockWriter(source, copy, block, self._stack) for block in blocks]
+
+    def fields(self, variable: Variable) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield each block with fields of a variable of the file, and its `FIELD`s."""
+        for number, block in enumerate(self.blocks):
+            if variable in block.variables:
+                rows = np.empty(len(block.levels), FIELD)
+                rows["init"], rows["lead"], rows["interval"] = block.times[:3]
+                rows["number"], rows["field"] = block.numbers, np.arange(len(rows))
+                yield number, rows[block.levels == variable.level]
+
+    def put(self, block: int, field: int, values: np.ndarray) -> None:
+        """Write one field (H, W) of a block; NaN is missing."""
+        with library_lock():
+            self._writers[block].put(field, values)
+
+    def finish(self, attributes: Mapping[str, Any], of_variables: Mapping[int, Mapping[str, Any]]) -> None:
+        """Write what waits, then attributes of the file, and of the variables of some blocks."""
+        with library_lock():
+            for number, writer in enumerate(self._writers):
+                self.notes += writer.finish()
+                self.dataset[self.blocks[number].data.name].setncatts(dict(of_variables.get(number, {})))
+            self.dataset.setncatts(dict(attributes))
+
+    def close(self) -> None:
+        """Forget fields that wait."""
+        self._stack.close()
+
+
+@contextmanager
+def copy_forecasts(
+    source: Path, target: Path, variables: Collection[Variable], names: Mapping[str, str] | None = None
+) -> Iterator[ForecastCopy]:
+    """Yield the copy of a file in which fields of `variables` can be written; it gets its name `target` at the end."""
+    blocks = [
+        block
+        for block in NetCDFCatalog.read_blocks(source, NameMap(names))
+        if isinstance(block, FieldBlock) and {*block.variables} & {*variables}
+    ]
+    import netCDF4
+
+    _refuse_full_disk(source, target)
+    with atomic_path(target) as partial, ExitStack() as stack:
+        try:
+            with NetCDFFile.at(source).open() as original:
+                copy = stack.enter_context(netCDF4.Dataset(partial, "w", format=original.data_model))
+                copy.set_fill_off()
+                copy_structure(original, copy, place=str(source))
+                copy_values(original, copy)
+            fields = ForecastCopy(source, copy, blocks)
+            stack.callback(fields.close)
+            yield fields
+            with library_lock():
+                stack.close()
+        except RuntimeError as error:
+            raise _unwritten(target, error) from None
+        _check(partial, target)
+
+
+def _refuse_full_disk(source: Path, target: Path) -> None:
+    """Raise `DiskFullError` if a file as large as `source` does not fit.
+
+    The NetCDF library reports a full disk late, and without the reason.
+    """
+    folder = next(each for each in target.absolute().parents if each.is_dir())
+    free, size = shutil.disk_usage(folder).free, source.stat().st_size
+    if free < size:
+        raise DiskFullError(
+            f"no space for {target}: it needs about {format_size(size)}, {folder} has {format_size(free)}; free some "
+            "space or choose another path"
+        )
+
+
+def _unwritten(target: Path, error: RuntimeError) -> InputError:
+    """Return the error for a file that cannot be written; the NetCDF library reports a full disk as an error of HDF."""
+    return InputError(f"cannot write {target} ({error}); check the space on the device and the folder's permissions")
+
+
+def _check(partial: Path, target: Path) -> None:
+    """Raise unless the file can be opened again, and is not cut off."""
+    file = NetCDFFile.at(partial)
+    with file.open() as dataset:
+        file.refuse_if_cut_off(dataset)
+        if not dataset.variables:
+            raise RuntimeError(f"{target} has no variables when read back; it was not kept")
+
+
+class _BlockWriter:
+    """Writes the fields of a block in the order and packing of the file.
+
+    Fields of a variable that is packed in whole numbers wait in a file without a name until all are known: only then is
+    their range known.
+    """
+
+    def __init__(self, source: Path, copy: Any, block: FieldBlock, stack: ExitStack) -> None:
+        self.block, self.stack = block, stack
+        self.variable, self.path = copy[block.data.name], source
+        self.folder = Path(copy.filepath()).parent
+        self.packing = ValuePacking.of(self.variable.dtype, dict(block.data.attributes))
+        self.columns = _file_columns(block)
+        self.lowest, self.highest = np.inf, -np.inf
+        self.spool: Any = None
+        self.waiting: dict[int, int] = {}
+
+    def put(self, field: int, values: np.ndarray) -> None:
+        conversion = self.block.conversion
+        numbers = (np.asarray(values, np.float64) - conversion.offset) / conversion.factor
+        finite = numbers[np.isfinite(numbers)]
+        if finite.size:
+            self.lowest = min(self.lowest, float(finite.min()))
+            self.highest = max(self.highest, float(finite.max()))
+        if self.packing.fill is None and np.isnan(numbers).any():
+            raise InputError(
+                f"{self.block} has no _FillValue, so missing values cannot be written; add one to the input, for "
+                f"instance with ncatted -a _FillValue,{self.block.data.name},c,b,-128 IN OUT"
+            )
+        if not self.packing.rounds:
+            self._write(field, self.packing.pack(numbers))
+            return
+        try:
+            if self.spool is None:
+                self.spool = self.stack.enter_context(tempfile.TemporaryFile(dir=self.folder))  # noqa: SIM115
+            slot = self.waiting.setdefault(field, len(self.waiting))
+            self.spool.seek(slot * numbers.nbytes)
+            self.spool.write(np.ascontiguousarray(numbers).data)
+        except OSError as error:
+            raise disk_error(error, self.folder) or error from None
+
+    def finish(self) -> list[str]:
+        """Write the fields that wait; return notes about the packing and about attributes that no longer hold."""
+        notes, name = [], self.block.data.name
+        if not self.packing.fits(self.lowest, self.highest):
+            notes.append(self._repack())
+        shape = self.block.horizontal.grid.shape
+        for field, slot in self.waiting.items():
+            self.spool.seek(slot * 8 * int(np.prod(shape)))
+            numbers = np.frombuffer(self.spool.read(8 * int(np.prod(shape))), np.float64).reshape(shape)
+            self._write(field, self.packing.pack(numbers))
+        low, high = self.packing.limits
+        ends = (np.array([self.lowest, self.highest]) - self.packing.offset) / self.packing.scale
+        held = [key for key in LIMITS if key in self.variable.ncattrs()]
+        if held and np.isfinite(ends).all() and (ends.min() < low or ends.max() > high):
+            for key in held:
+                self.variable.delncattr(key)
+            notes.append(f"{name}: corrected values lie outside {' and '.join(held)}, which the output does not have")
+        if np.isfinite(self.lowest) and "actual_range" in self.variable.ncattrs():
+            self.variable.delncattr("actual_range")  # of the raw values
+        return notes
+
+    def _repack(self) -> str:
+        """Choose a packing for the corrected and all other values, and store the others in it."""
+        old, name = self.packing, self.block.data.name
+        corrected = {*self.waiting}
+        for field in range(len(self.block.levels)):
+            if field not in corrected:
+                values = old.unpack(np.asarray(stored_values(self.variable, self._key(field))))
+                if np.isfinite(values).any():
+                    self.lowest = min(self.lowest, float(np.nanmin(values)))
+                    self.highest = max(self.highest, float(np.nanmax(values)))
+        self.packing = old.widened(self.lowest, self.highest)
+        for part in slabs(self.variable.shape, self.variable.dtype):
+            values = old.unpack(np.asarray(stored_values(self.variable, part)))
+            inside = np.where(np.isnan(values), np.nan, np.clip(values, self.lowest, self.highest))
+            self.variable[part] = self._stored(self.packing.pack(inside))
+        new = {"scale_factor": self.packing.scale, "add_offset": self.packing.offset}
+        self.variable.setncatts({key: np.float64(value) for key, value in new.items()})
+        for key in LIMITS:
+            if key in self.variable.ncattrs():
+                self.variable.delncattr(key)
+        return (
+            f"{name}: corrected values ({self.lowest:g} to {self.highest:g}) do not fit the packing of {self.path}; "
+            f"the output has {self.variable.dtype} with the step {self.packing.scale:.3g} instead of {old.scale:.3g}"
+        )
+
+    def _write(self, field: int, stored: np.ndarray) -> None:
+        """Write one field of stored values (H, W) in the file's order of rows and columns."""
+        block = self.block
+        rows = stored[::-1] if block.horizontal.south_first else stored
+        if self.columns is None:
+            own = rows.reshape([self._size(name) for name in block.across])
+        else:
+            own = rows[:, self.columns]
+        order = [block.across.index(name) for name in block.data.dimensions if name in block.across]
+        self.variable[self._key(field)] = self._stored(np.ascontiguousarray(own.transpose(order)))
+
+    def _stored(self, values: np.ndarray) -> np.ndarray:
+        return values.view(self.variable.dtype) if values.dtype.kind == "u" else values
+
+    def _key(self, field: int) -> tuple[Any, ...]:
+        """Return the position of a field in the variable; its cells are whole."""
+        position = dict(zip(self.block.outer, np.unravel_index(field, self.block.shape), strict=True))
+        return tuple(int(position[name]) if name in position else slice(None) for name in self.block.data.dimensions)
+
+    def _size(self, name: str) -> int:
+        return self.block.data.shape[self.block.data.dimensions.index(name)]
+
+
+def _file_columns(block: FieldBlock) -> Any:
+    """Return the grid's column of each column in the file; None for points.
+
+    A file may repeat its first column at the end.
+    """
+    if len(block.across) < 2 or block.horizontal.grid.shape[1] == 1 < len(block.horizontal.columns):
+        return None
+    columns = block.horizontal.columns
+    size = block.data.shape[block.data.dimensions.index(block.across[1])]
+    found = np.full(size, -1)
+    found[columns] = np.arange(len(columns))
+    if (found < 0).any():
+        geometry = Geometry.of(block.header, block.data)
+        assert geometry is not None
+        assert geometry.x.values is not None
+        there = geometry.x.values[columns].astype(np.float64)
+        for k in np.flatnonzero(found < 0):
+            apart = abs((there - float(geometry.x.values[k]) + 180) % 360 - 180)
+            assert apart.min() <= COORDINATE_TOLERANCE
+            found[k] = int(apart.argmin())
+    return compact(found)

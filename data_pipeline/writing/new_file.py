@@ -1,0 +1,236 @@
+"""NewForecastFile: write forecasts to a new NetCDF file that follows the CF conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_path
+from data_pipeline.formats.netcdf.file import library_lock
+from data_pipeline.grid import Grid
+from data_pipeline.meaning import INSTANT, LEVEL_ATTRIBUTE, UNKNOWN, Meaning
+from data_pipeline.parameters import PARAMETERS
+from data_pipeline.points import Points
+from data_pipeline.task import Variable
+from data_pipeline.writing.value_packing import ValuePacking
+
+FILL = np.float32(9.969209968386869e36)
+"""The value of missing cells, the default of the NetCDF library."""
+_EPOCH = "hours since 1970-01-01 00:00:00"
+_METHODS = {"instant": "point", "accumulation": "sum", "mean": "mean", "maximum": "maximum", "minimum": "minimum"}
+
+
+@dataclass(frozen=True)
+class NewVariable:
+    """A variable to write: members of a forecast, or a summary of them.
+
+    `intervals` (minutes) has one entry per lead time, see `Meaning`. `attributes` are further or other attributes.
+    """
+
+    name: str
+    variable: Variable
+    units: str
+    intervals: tuple[int, ...]
+    has_members: bool = True
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    level: str = ""
+    """The level of `Meaning`."""
+
+    @classmethod
+    def of(cls, meaning: Meaning) -> NewVariable:
+        """Return the variable of members with a meaning."""
+        variable = meaning.variable
+        known = PARAMETERS.get(variable.name)
+        units = known.units.replace("**", "") if known else meaning.units
+        units = "1" if units.startswith("(0") else units.replace(" of water equivalent", "")
+        return cls(variable_name(variable), variable, units, meaning.intervals, level=meaning.level)
+
+
+def variable_name(variable: Variable) -> str:
+    """Return the name of a variable in a NetCDF file, which starts with a letter.
+
+    >>> [variable_name(Variable.parse(text)) for text in ("2t", "t@850", "tp:24h")]
+    ['t2m', 't_850', 'tp_24h']
+    """
+    known = PARAMETERS[variable.name].spellings.split() if variable.name in PARAMETERS else []
+    names = [name for name in (variable.name, *known) if name[0].isalpha() and name.isidentifier()]
+    parts = [names[0] if names else f"var_{variable.name}", str(variable.level) if variable.level else ""]
+    parts += [f"{variable.period}h" if variable.period else "", variable.process]
+    return "_".join(filter(None, parts))
+
+
+class NewForecastFile:
+    """A file that is being written; `put` fills in one variable of one forecast.
+
+    A single start is a scalar coordinate, and the dimension of the lead times is called `time`, with the valid times:
+    programs such as CDO read at most four dimensions. With several starts, start and lead time are dimensions.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        grid: Grid,
+        starts: np.ndarray,
+        leads: Sequence[int],
+        numbers: Sequence[int],
+        variables: Sequence[NewVariable],
+    ) -> None:
+        self._dataset, self._grid = dataset, grid
+        self._starts = [*np.asarray(starts).astype("datetime64[s]")]
+        self._leads, self._numbers = list(leads), list(numbers)
+        self._axis_of: dict[tuple[int, ...], str] = {}
+        self._packing = ValuePacking.of(np.dtype("f4"), {"_FillValue": FILL})
+        dataset.Conventions = "CF-1.11"
+        self._single = len(self._starts) == 1
+        self._define_times()
+        if any(variable.has_members for variable in variables):
+            self._coordinate(
+                "number", ("number",), self._numbers, "i4", standard_name="realization", units="1", axis="E"
+            )
+        self._cells = self._define_cells()
+        self._variables = {variable.name: self._define(variable) for variable in variables}
+
+    def put(self, name: str, start: np.datetime64, lead: int, values: np.ndarray) -> None:
+        """Write the members (M, H, W) or the summary (H, W) of one forecast; NaN is missing."""
+        cells = values.shape[-2:]
+        packed = self._packing.pack(values).reshape(*values.shape[:-2], *self._shape(cells))
+        key: tuple[Any, ...] = (self._leads.index(lead),)
+        if not self._single:
+            key = (self._starts.index(start.astype("datetime64[s]")), *key)
+        with library_lock():
+            self._variables[name][key] = packed
+
+    def finish(self, attributes: Mapping[str, Any]) -> None:
+        """Write the attributes of the file."""
+        with library_lock():
+            self._dataset.setncatts(dict(attributes))
+
+    def _shape(self, cells: tuple[int, ...]) -> tuple[int, ...]:
+        return cells[:1] if isinstance(self._grid, Points) else cells
+
+    def _coordinate(self, name: str, dimensions: tuple[str, ...], values: Any, kind: str, **attributes: Any) -> None:
+        array = np.asarray(values)
+        for dimension, size in zip(dimensions, array.shape, strict=True):
+            if dimension not in self._dataset.dimensions:
+                self._dataset.createDimension(dimension, size)
+        created = self._dataset.createVariable(name, kind, dimensions)
+        created.setncatts(attributes)
+        created[...] = array
+
+    def _define_times(self) -> None:
+        hours = np.array([start.astype(np.int64) / 3600 for start in self._starts])
+        reference = {"standard_name": "forecast_reference_time", "units": _EPOCH, "calendar": "standard"}
+        name = "forecast_reference_time"
+        self._coordinate(name, () if self._single else (name,), hours[0] if self._single else hours, "f8", **reference)
+
+    def _axis(self, intervals: tuple[int, ...]) -> str:
+        """Return the dimension of lead times whose fields cover `intervals`; define it and its bounds if necessary."""
+        if set(intervals) & {UNKNOWN}:
+            intervals = (INSTANT,) * len(intervals)
+        if intervals not in self._axis_of:
+            known = f"_{max(intervals) / 60:g}h".replace(".", "p") if any(intervals) else ""
+            base = "time" if self._single else "forecast_period"
+            name = f"{base}{known}"
+            while name in self._dataset.dimensions:
+                name += "_b"
+            self._axis_of[intervals] = name
+            leads = np.array(self._leads, np.float64)
+            begins = leads - np.array(intervals) / 60
+            bounds = {"bounds": f"{name}_bnds"} if any(intervals) else {}
+            period = {"standard_name": "forecast_period", "units": "hours"}
+            if self._single:
+                first = self._starts[0].astype(np.int64) / 3600
+                valid = {"standard_name": "time", "units": _EPOCH, "calendar": "standard", "axis": "T"}
+                self._coordinate(name, (name,), first + leads, "f8", **valid, **bounds)
+                self._coordinate(f"forecast_period{known}", (name,), leads, "f8", **period)
+                leads, begins = first + leads, first + begins
+            else:
+                self._coordinate(name, (name,), leads, "f8", **period, **bounds)
+            if bounds:
+                self._coordinate(f"{name}_bnds", (name, "bnds"), np.stack([begins, leads], 1), "f8")
+        return self._axis_of[intervals]
+
+    def _define_cells(self) -> tuple[str, ...]:
+        """Define the coordinates of the cells; return their dimensions."""
+        grid = self._grid
+        north = {"standard_name": "latitude", "units": "degrees_north"}
+        east = {"standard_name": "longitude", "units": "degrees_east"}
+        if not isinstance(grid, Points):
+            self._coordinate("latitude", ("latitude",), grid.latitudes, "f8", **north, axis="Y")
+            self._coordinate("longitude", ("longitude",), grid.longitudes, "f8", **east, axis="X")
+            return "latitude", "longitude"
+        self._coordinate("latitude", ("station",), grid.latitudes, "f8", **north)
+        self._coordinate("longitude", ("station",), grid.longitudes, "f8", **east)
+        if grid.altitudes:
+            self._coordinate("altitude", ("station",), grid.altitudes, "f8", standard_name="altitude", units="m")
+        if grid.ids:
+            name = self._dataset.createVariable("station_id", str, ("station",))
+            name.cf_role = "timeseries_id"
+            name[...] = np.array(grid.ids, object)
+        return ("station",)
+
+    def _define(self, new: NewVariable) -> Any:
+        """Define a variable with its attributes."""
+        axis = self._axis(new.intervals)
+        variable, known = new.variable, PARAMETERS.get(new.variable.name)
+        dimensions = (axis, *(["number"] if new.has_members else []), *self._cells)
+        dimensions = dimensions if self._single else ("forecast_reference_time", *dimensions)
+        sizes = [len(self._dataset.dimensions[name]) for name in dimensions]
+        chunks = [1] * (len(sizes) - len(self._cells)) + sizes[len(sizes) - len(self._cells) :]
+        options = {"compression": "zlib", "complevel": 1, "shuffle": True, "chunksizes": chunks}
+        created = self._dataset.createVariable(new.name, "f4", dimensions, fill_value=FILL, **options)
+        created.set_auto_maskandscale(False)
+        further = []
+        if self._single:
+            further = ["forecast_reference_time", axis.replace("time", "forecast_period", 1)]
+        if variable.level:
+            level = f"pressure_{variable.level}"
+            if level not in self._dataset.variables:
+                up = {"standard_name": "air_pressure", "units": "hPa", "positive": "down"}
+                self._coordinate(level, (), float(variable.level), "f8", **up)
+            further.append(level)
+        if isinstance(self._grid, Points):
+            further += ["latitude", "longitude"]
+            further += [name for name in ("altitude", "station_id") if name in self._dataset.variables]
+        attributes: dict[str, Any] = {"units": new.units, "GRIB_shortName": variable.name}
+        if known:
+            attributes["long_name"] = known.long_name
+            if known.standard_names:
+                attributes["standard_name"] = known.standard_names.split()[0]
+        time = axis if self._single else "time"
+        attributes["cell_methods"] = f"{time}: {_METHODS[variable.processing]}"
+        attributes |= {"coordinates": " ".join(further)} if further else {}
+        attributes |= {LEVEL_ATTRIBUTE: new.level} if new.level else {}
+        created.setncatts(attributes | dict(new.attributes))
+        return created
+
+
+@contextmanager
+def new_forecast_file(
+    path: Path,
+    grid: Grid,
+    starts: np.ndarray,
+    leads: Sequence[int],
+    numbers: Sequence[int],
+    variables: Sequence[NewVariable],
+) -> Iterator[NewForecastFile]:
+    """Yield a new file; it gets its name `path` at the end of the block."""
+    import netCDF4
+
+    with atomic_path(path) as partial:
+        try:
+            with library_lock():
+                dataset = netCDF4.Dataset(partial, "w", format="NETCDF4")
+            try:
+                yield NewForecastFile(dataset, grid, starts, leads, numbers, variables)
+            finally:
+                with library_lock():
+                    dataset.close()
+        except RuntimeError as error:
+            raise InputError(f"cannot write {path} ({error}); check the space on the device") from None

@@ -1,0 +1,186 @@
+"""Replace the values of a message, and read them back from the new message before it is written to a file.
+
+The values of simple packing are read back by numpy (see `packing`), which takes less time than ecCodes takes to pack
+them; all other packings are decoded by ecCodes.
+"""
+
+from __future__ import annotations
+
+import eccodes
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.catalog import DOUBLE
+from data_pipeline.formats.grib.decode import decode
+from data_pipeline.formats.grib.headers import GRIB1_BITMAP, GRIB1_GRID, NO_BITMAP, SIMPLE_PACKING
+from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, decodable, unpack
+from data_pipeline.formats.grib.packing_bits import Resolution
+from data_pipeline.writing.encode import MISSING
+from data_pipeline.writing.marks import SectionError
+
+COMPLETE_PACKINGS = (0, 40, 41, 42)
+"""GRIB2 packing templates that mark missing values only by a bitmap: simple, JPEG 2000, PNG, CCSDS."""
+
+
+def missing_values(message: bytes, layout: Layout) -> np.ndarray | None:
+    """Return where the values of a message are missing (H, W); None if its headers say that none is."""
+    if _is_complete(message):
+        return None
+    try:
+        return np.isnan(decode(message, layout))
+    except ValueError as error:
+        raise SectionError(f"has another number of values than its grid has points ({error})") from None
+
+
+def with_values(
+    old: bytes, layout: Layout, field: np.ndarray, missing: np.ndarray | None, bits: int, name: object
+) -> bytes:
+    """Return the message `old` with the values of `field` (H, W), packed in `bits` per value.
+
+    It is missing where `missing` is true. `name` is the message's name in errors. Raises `InputError` for a packing
+    that ecCodes cannot write, and for a header of `old` that ecCodes changes; `RuntimeError` unless the new message has
+    the values of `field`.
+    """
+    field = np.asarray(field, DOUBLE)
+    shape = layout.grid.shape if missing is None else missing.shape
+    if field.shape != shape:
+        raise InputError(
+            f"the correction of {name} has shape {field.shape}, the message has shape {shape}: its grid is not that of "
+            "the forecast; fetch the file again, or leave this message out with ecCodes' grib_copy -w"
+        )
+    if not np.isfinite(field if missing is None else field[~missing]).all():
+        raise ValueError(f"the correction of {name} is not finite where the message has values")
+    stored = layout.store(field if missing is None else np.where(missing, MISSING, field))
+    handle = eccodes.codes_new_from_message(old)
+    try:
+        eccodes.codes_set_double(handle, "missingValue", MISSING)
+        # With a decimal scale, ecCodes would choose the number of bits itself. Setting a key packs the old values
+        # again, so keys that have their value already are not set.
+        for key, value in (("decimalScaleFactor", 0), ("bitsPerValue", bits)):
+            if eccodes.codes_get_long(handle, key) != value:
+                eccodes.codes_set_long(handle, key, value)
+        eccodes.codes_set_double_array(handle, "values", stored)
+        new = eccodes.codes_get_message(handle)
+    except eccodes.CodesInternalError as error:
+        raise InputError(
+            f"{name} cannot be written in the packing of the input ({error}); repack the input first, for instance "
+            "with ecCodes' grib_set -r -s packingType=grid_simple IN OUT"
+        ) from None
+    finally:
+        eccodes.codes_release(handle)
+    if _header(old) != _header(new):
+        raise InputError(
+            f"the header of {name} changed when ecCodes replaced its values, because the header has unusual or damaged "
+            "octets; fetch the file again, or repack it first with ecCodes' grib_copy -r IN OUT"
+        )
+    if not _holds(new, stored, None if missing is None else layout.store(missing), bits):
+        raise RuntimeError(f"the values of {name} differ from the written values when read back")
+    return new
+
+
+def _holds(message: bytes, stored: np.ndarray, missing: np.ndarray | None, bits: int) -> bool:
+    """Whether a message has these values, in the order of the message, in `bits` per value or as a constant.
+
+    Values may differ by one step of the packing, 2^E (WMO Manual on Codes, regulation 92.9.4), and by the rounding of
+    the reference value, which has as few as 21 binary digits in GRIB1's hexadecimal floating point.
+    """
+    found, used, step = _read_back(message, stored.size)
+    # Rounding both ends of the range may leave complex packing one step below its last bit.
+    if found.shape != stored.shape or used not in (0, bits - 1, bits):
+        return False
+    if missing is not None:
+        if (np.isnan(found) != missing).any():
+            return False
+        found, stored = found[~missing], stored[~missing]
+    largest = max(abs(stored.max(initial=0.0)), abs(stored.min(initial=0.0)))
+    np.abs(np.subtract(found, stored, out=found), out=found)
+    return bool(found.max(initial=0.0) <= step + 2.0**-20 * largest)  # false for NaN
+
+
+def _read_back(message: bytes, size: int) -> tuple[np.ndarray, int, float]:
+    """Return the `size` values of a message in its own order, NaN where missing; bits and step of its packing."""
+    packing, data = _simple_packing(message)
+    if PACKED_BYTES.get(packing.bits, len(message)) * size <= len(message) - data and _is_decodable(packing):
+        values = np.empty(size, DOUBLE)
+        unpack(np.frombuffer(message, np.uint8)[data - BUFFER_START :], packing, values)
+        return values, packing.bits, 2.0**packing.binary / 10.0**packing.decimal
+    handle = eccodes.codes_new_from_message(message)
+    try:
+        eccodes.codes_set_double(handle, "missingValue", np.nan)
+        used, step = Resolution.of(handle)
+        return eccodes.codes_get_double_array(handle, "values"), used, step
+    finally:
+        eccodes.codes_release(handle)
+
+
+def _simple_packing(message: bytes) -> tuple[Packing, int]:
+    """Return the packing of a message and the position of its values; bits are -1 unless it is simple and complete.
+
+    `headers` reads many messages at once; for a single one, it takes as long as ecCodes takes to decode it.
+    """
+    sections = _sections(message)
+
+    def signed(at: int) -> int:
+        value = int.from_bytes(message[at : at + 2], "big")
+        return 0x8000 - value if value & 0x8000 else value
+
+    if message[7] == 1:
+        at = sections[4]
+        word = int.from_bytes(message[at + 6 : at + 10], "big")
+        reference = np.ldexp((-1.0 if word >> 31 else 1.0) * (word & 0xFFFFFF), 4 * ((word >> 24 & 127) - 70))
+        bits = message[at + 10] if _is_complete(message) else -1
+        return Packing(bits, float(reference), signed(at + 4), signed(sections[1] + 26)), at + 11
+    at = sections[5]
+    reference = np.frombuffer(message[at + 11 : at + 15], ">f4")[0]
+    simple = int.from_bytes(message[at + 9 : at + 11], "big") == SIMPLE_PACKING and _is_complete(message)
+    return Packing(message[at + 19] if simple else -1, float(reference), signed(at + 15), signed(at + 17)), sections[
+        7
+    ] + 5
+
+
+def _is_decodable(packing: Packing) -> bool:
+    return bool(packing.bits > 0 and decodable(*map(np.array, packing)))
+
+
+def _is_complete(message: bytes) -> bool:
+    """Whether the headers of a message say that no value is missing."""
+    sections = _sections(message)
+    if message[7] == 1:
+        return not message[15] & GRIB1_BITMAP and not message[sections[4] + 3] & 0xF0  # simple packing of grid points
+    packing = sections[5]
+    template = int.from_bytes(message[packing + 9 : packing + 11], "big")
+    return message[sections[6] + 5] == NO_BITMAP and template in COMPLETE_PACKINGS
+
+
+def _header(message: bytes) -> bytes:
+    """Return the sections with all keys except the keys of values and packing.
+
+    GRIB1: sections 1 and 2 (which may be absent) without the decimal scale in octets 27 and 28. GRIB2: sections 1 to 4.
+    """
+    sections = _sections(message)
+    if message[7] == 1:
+        start, end = sections[1], sections.get(3, sections[4])
+        return message[start : start + 26] + message[start + 28 : end]
+    return message[sections[1] : sections[5]]
+
+
+def _sections(message: bytes) -> dict[int, int]:
+    """Return the positions of the sections of a message with one field, by their number; without section 0."""
+    sections: dict[int, int] = {}
+    if message[7] == 1:
+        at = 8
+        present = {1: True, 2: message[15] & GRIB1_GRID, 3: message[15] & GRIB1_BITMAP, 4: True}
+        for number in (number for number, there in present.items() if there):
+            sections[number] = at
+            at += int.from_bytes(message[at : at + 3], "big")
+        if at > len(message):
+            raise SectionError("has sections that are longer than the message")
+        return sections
+    at = 16
+    while at + 5 <= len(message) - 4 and (length := int.from_bytes(message[at : at + 4], "big")) >= 5:
+        sections[message[at + 4]] = at
+        at += length
+    if absent := {1, 3, 4, 5, 6, 7} - sections.keys():
+        raise SectionError(f"has no section {min(absent)}")
+    return sections

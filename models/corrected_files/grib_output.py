@@ -1,0 +1,217 @@
+"""GRIB output: the messages of the inputs with corrected members in place of the raw ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import remove_abandoned_files
+from data_pipeline.formats.grib import Lattice
+from data_pipeline.task import Variable
+from data_pipeline.writing import (
+    Edit,
+    HeaderMarks,
+    Message,
+    MessageRegridder,
+    NewMessage,
+    StatisticHeader,
+    read_back,
+    rewrite,
+)
+from data_pipeline.writing.marks import marked
+from models.corrected_files.field_spool import FieldSpool
+from models.corrected_files.sidecar import WrittenFile, sidecar_path
+from models.corrected_files.target_messages import TargetMessages
+from models.correction.corrected import Corrected
+from models.correction.pipeline import CorrectionPipelines
+from models.members.products import Product
+
+
+def write_grib(
+    pipelines: CorrectionPipelines,
+    forecasts: Sequence[Path],
+    outputs: Sequence[Path],
+    names: Mapping[str, str] | None = None,
+) -> tuple[list[WrittenFile], list[str]]:
+    """Copy the messages of all files `forecasts` to one output, or of each to its own, with corrected members.
+
+    Return the outputs, a sentence for each grid of the input that is not the corrector's, and one about messages that
+    are new. Files that a killed run left beside the outputs are removed.
+    """
+    variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
+    for folder in {output.parent for output in outputs}:
+        if folder.is_dir():
+            remove_abandoned_files(folder)
+    with ExitStack() as spools:
+        editors: list[PipelineEditor] = []
+        for number in range(len(pipelines)):
+            spool = spools.enter_context(FieldSpool(outputs[0]))
+            editors.append(PipelineEditor(pipelines, number, forecasts, names, spool, editors))
+
+        def correction(message: Message) -> Edit | None:
+            edits = (editor.edit(message) for editor in editors)
+            return next((edit for edit in edits if edit is not None), None)
+
+        groups = [tuple(forecasts)] if len(outputs) == 1 else [(path,) for path in forecasts]
+        written = []
+        for group, output in zip(groups, outputs, strict=True):
+            audit: dict[str, Any] = {}
+            check = partial(_check_copy, audit, output, group, variables, names)
+            count = rewrite(group, output, correction, names, check)
+            written.append(WrittenFile(output, group, count, audit))
+    return written, [sentence for editor in editors for sentence in editor.sentences()]
+
+
+def _check_copy(
+    audit: dict[str, Any],
+    output: Path,
+    inputs: Sequence[Path],
+    variables: Sequence[Variable],
+    names: Mapping[str, str] | None,
+    unfinished: Path,
+    sha256: str,
+) -> None:
+    """Put SHA-256 and `read_back` of an unfinished output into `audit`; raise unless it has all messages."""
+    audit.update(read_back(unfinished, inputs, variables, names), sha256=sha256)
+    if not audit["headers"]:
+        raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
+    sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
+
+
+class PipelineEditor:
+    """Makes the edits of messages that one pipeline corrects; `editors` are those of all pipelines."""
+
+    def __init__(
+        self,
+        pipelines: CorrectionPipelines,
+        number: int,
+        forecasts: Sequence[Path],
+        names: Mapping[str, str] | None,
+        spool: FieldSpool,
+        editors: Sequence[PipelineEditor],
+    ) -> None:
+        pipeline, self._spool, self._editors = pipelines[number], spool, editors
+        description = pipeline.engine.description
+        self._pipelines, self._number, self._task = pipelines, number, description.task
+        self._targets = TargetMessages.of(description.task, pipeline.raw.meanings, forecasts, names)
+        # Packed one by one, members closer than a step of the packing could change their order.
+        self._lattices = [Lattice.of(forecasts, variable, names) for variable in self._targets.variables]
+        self._added: set[Hashable] = set()
+        self._new_targets: set[str] = set()
+        self._header = HeaderMarks(pipeline.options.template, pipeline.options.mark)
+        self._raw: set[Hashable] = set()
+        """Forecasts whose fields are those of the raw ensemble: their messages are not marked as corrected."""
+        self._regridder = MessageRegridder(description.target_grid) if description.target_grid else None
+        self._mark = pipeline.options.mark
+        self._statistics: dict[Hashable, list[tuple[StatisticHeader, np.ndarray]]] = {}
+        """Products of a target and forecast until its first message is written."""
+        self._products: Counter[str] = Counter()
+
+    def edit(self, message: Message) -> Edit | None:
+        """Return the edit of a message; None if this pipeline does not correct it."""
+        found = self._targets.mode_of(message)
+        if found is None:
+            return None
+        target, mode = found
+        key = target, message.init_time, message.lead_time, message.number
+        if key in self._added:
+            return Edit()
+        if key not in self._spool:
+            self._correct(message)
+        field = self._spool.take(key)
+        header = None if key[1:3] in self._raw else self._header
+        if mode == "replace":
+            statistics = self._take_statistics(key, {})
+            return Edit(field, after=statistics, regridder=self._regridder, header=header)
+        self._added.add(key)
+        self._new_targets.add(str(self._task.targets[target]))
+        keys = self._targets.new_keys(target, message)
+        new = NewMessage(self._targets.new_message(target, message), keys, field)
+        return Edit(after=(new, *self._take_statistics(key, keys)), regridder=self._regridder, header=header)
+
+    def _take_statistics(self, key: tuple[Hashable, ...], keys: Mapping[str, str | int]) -> tuple[NewMessage, ...]:
+        """Return the messages of a forecast's products, which follow its first message; `keys` are those of members."""
+        found = self._statistics.pop(key[:3], ())
+        return tuple(
+            NewMessage(None, keys, field, partial(_marked_statistic, header) if self._mark else header)
+            for header, field in found
+        )
+
+    def _correct(self, message: Message) -> None:
+        """Put all corrected fields of the message's forecast into the spools of all pipelines that correct it."""
+        start = np.datetime64(message.init_time.replace(tzinfo=None), "s")
+        for editor in self._editors:
+            editor.make_room()
+        for number, corrected in self._pipelines.request_all(start, message.lead_time).items():
+            self._editors[number].keep(corrected, message)
+
+    def make_room(self) -> None:
+        """Free the memory of corrected fields before another forecast is corrected."""
+        self._spool.make_room()
+
+    def keep(self, corrected: Corrected, message: Message) -> None:
+        """Put the corrected fields of the message's forecast into the spool."""
+        assert corrected.members is not None
+        if corrected.method == "raw":
+            self._raw.add((message.init_time, message.lead_time))
+        fields: dict[Hashable, np.ndarray] = {}
+        for k, (lattice, factor) in enumerate(zip(self._lattices, self._targets.factors, strict=True)):
+            members = corrected.members[:, k]
+            if factor != 1:
+                members /= factor
+            rounded = lattice.round(members, out=members)
+            for number, field in zip(corrected.numbers, rounded, strict=True):
+                fields[k, message.init_time, message.lead_time, number] = field
+        self._spool.add(fields)
+        for product, field in corrected.products:
+            if self._regridder and np.isnan(field).any():
+                raise InputError(
+                    f"{product.text} of {self._task.targets[product.target]} has missing values, which are not written "
+                    "on another grid than the input's; leave out products"
+                )
+            place = product.target, message.init_time, message.lead_time
+            self._statistics.setdefault(place, []).append(self._statistic(product, field, len(corrected.numbers)))
+            self._products[product.text] += 1
+
+    def _statistic(self, product: Product, field: np.ndarray, members: int) -> tuple[StatisticHeader, np.ndarray]:
+        """Return the headers of a product, and its field in the units of the messages; probabilities are in per cent.
+
+        A spread has the factor of the units only, a temperature in degC the same spread as in K.
+        """
+        factor, conversion = self._targets.factors[product.target], self._lattices[product.target].conversion
+        scale = factor * conversion.factor
+        if (event := product.threshold) is not None:
+            limit = (event.value / factor - conversion.offset) / conversion.factor
+            above = event.above == (scale > 0)
+            return StatisticHeader("probability", members, above=above, limit=round(limit, 9)), 100 * field
+        if product.kind == "spread":
+            return StatisticHeader("spread", members), field / abs(scale)
+        values = (field / factor - conversion.offset) / conversion.factor
+        return StatisticHeader(product.kind, members, level=product.level), values
+
+    def sentences(self) -> list[str]:
+        """Return sentences about grids of the input that are not the corrector's, and about new messages."""
+        notes = self._regridder.sentences() if self._regridder else []
+        if self._added:
+            notes.append(
+                f"{len(self._added)} of the corrected messages are new ({', '.join(sorted(self._new_targets))}): each "
+                "follows a message that it is made from, which is copied unchanged"
+            )
+        if self._products:
+            listed = ", ".join(f"{count} of {text}" for text, count in self._products.items())
+            notes.append(f"{self._products.total()} products were added: {listed}")
+            if self._raw:
+                notes.append(f"{len(self._raw)} forecasts that keep their raw members have no products")
+        return notes
+
+
+def _marked_statistic(header: StatisticHeader, message: bytes) -> bytes:
+    """Return the message of a member with the headers of a statistic and the marks of a corrected message."""
+    return marked(header(message))

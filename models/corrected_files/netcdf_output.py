@@ -1,0 +1,199 @@
+"""NetCDF output: copies of NetCDF inputs with corrected members, or a new file that holds the corrected fields only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.equivalents import sources
+from data_pipeline.meaning import UNKNOWN
+from data_pipeline.task import Variable
+from data_pipeline.writing.forecast_copy import ForecastCopy, copy_forecasts
+from data_pipeline.writing.new_file import NewVariable, new_forecast_file
+from models.correction.corrected import Corrected
+from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
+from models.members.members import member_numbers
+
+_Place = tuple[ForecastCopy, int, int, float]
+"""A copy, a block and a field of it, and the multiple of the file's variable that the target is."""
+
+
+def write_netcdf(
+    pipelines: CorrectionPipelines,
+    forecasts: Sequence[Path],
+    outputs: Sequence[Path],
+    names: Mapping[str, str] | None = None,
+) -> tuple[list[int], list[str]]:
+    """Copy each NetCDF file of `forecasts` to the file of `outputs` with corrected members in place of the raw ones.
+
+    Return the number of corrected fields of each output, and notes. Memory holds one forecast.
+    """
+    if len(outputs) != len(forecasts):
+        raise InputError(
+            f"{len(forecasts)} NetCDF files cannot be joined in {outputs[0]}; name a folder as output, so that each "
+            "gets a corrected file of its name"
+        )
+    if (count := pipelines[0].options.member_count) is not None:
+        raise InputError(
+            f"a copy of {forecasts[0]} has its members, so member_count={count} cannot be written to it; remove "
+            "member_count, or write a new file with format=grib"
+        )
+    if moved := next((each for each in pipelines if _regrids(each, forecasts, names)), None):
+        raise InputError(
+            f"{forecasts[0]} is not on the corrector's grid of {moved.engine.description.grid}, so a copy cannot hold "
+            "corrected fields; write them to a new GRIB file with format=grib"
+        )
+    with ExitStack() as files:
+        wanted = {
+            source.variables[0]
+            for each in pipelines
+            for target in each.engine.description.task.targets
+            for source in sources(target)
+            if len(source.variables) == 1
+        }
+        copies = [
+            files.enter_context(copy_forecasts(source, target, wanted, names))
+            for source, target in zip(forecasts, outputs, strict=True)
+        ]
+        places = [_places(pipeline, copies, forecasts) for pipeline in pipelines]
+        changed: dict[tuple[int, int], set[int]] = defaultdict(set)
+        counts = [0] * len(copies)
+        for number, corrected in corrected_forecasts(pipelines):
+            assert corrected.members is not None
+            for k in range(corrected.members.shape[1]):
+                for member, own in enumerate(corrected.numbers):
+                    for copy, block, field, factor in places[number][_key(k, corrected, own)]:
+                        copy.put(block, field, corrected.members[member, k] / factor)
+                        changed[copies.index(copy), block].add(number)
+                        counts[copies.index(copy)] += 1
+        for at, copy in enumerate(copies):
+            of_blocks = {block: _marks(pipelines, [*numbers]) for (own, block), numbers in changed.items() if own == at}
+            copy.finish(marks(pipelines), of_blocks)
+        notes = [note for copy in copies for note in copy.notes]
+    return counts, notes
+
+
+def write_new_netcdf(pipelines: CorrectionPipelines, forecasts: Sequence[Path], output: Path) -> tuple[int, list[str]]:
+    """Write the corrected fields to a new NetCDF file; return their number, and notes."""
+    grids = [pipeline.engine.description.grid for pipeline in pipelines]
+    if not all(grid.matches(grids[0]) for grid in grids):
+        raise InputError("the correctors have different grids, which one NetCDF file does not hold; correct with one")
+    starts = np.unique(np.concatenate([pipeline.inputs.init_times for pipeline in pipelines]))
+    leads = sorted({lead for pipeline in pipelines for lead in pipeline.inputs.lead_times})
+    found = [member_numbers(each.raw.numbers, each.options.member_count) for each in pipelines]
+    numbers = sorted(found[0])
+    if any({*own} != {*numbers} for own in found):
+        raise InputError(f"{forecasts[0]} has different members of different targets; write GRIB, or use one corrector")
+    variables: dict[tuple[int, int], NewVariable] = {}
+    used: set[str] = set()
+    for number, pipeline in enumerate(pipelines):
+        for k, meaning in enumerate(pipeline.raw.meanings):
+            at = dict(zip(pipeline.raw.lead_times, meaning.intervals, strict=True))
+            target = pipeline.engine.description.task.targets[k]
+            own = NewVariable.of(replace(meaning, variable=target))
+            name = own.name if own.name not in used else f"{own.name}_{number + 1}"
+            used.add(name)
+            intervals = tuple(at.get(lead, meaning.intervals[0]) for lead in leads)
+            mark = _marks(pipelines, [number])
+            variables[number, k] = replace(own, name=name, intervals=intervals, attributes=mark)
+    count = 0
+    with new_forecast_file(output, grids[0], starts, leads, numbers, [*variables.values()]) as file:
+        for number, corrected in corrected_forecasts(pipelines):
+            assert corrected.members is not None
+            order = np.argsort(corrected.numbers)
+            if sorted(corrected.numbers) != numbers:
+                raise InputError(
+                    f"the forecast of {corrected.init_time} +{corrected.lead_time} h has {len(order)} members, others "
+                    f"have {len(numbers)}, and one NetCDF file has the same members everywhere; remove member_count"
+                )
+            for k in range(corrected.members.shape[1]):
+                values = corrected.members[order, k]
+                file.put(variables[number, k].name, corrected.init_time, corrected.lead_time, values)
+                count += len(values)
+        file.finish(marks(pipelines))
+    return count, [f"{output} holds the corrected fields only; all other fields of the input are left out"]
+
+
+def corrected_forecasts(pipelines: CorrectionPipelines) -> Iterator[tuple[int, Corrected]]:
+    """Yield all corrected forecasts, one in memory at a time per pipeline, with the number of their pipeline."""
+    for start, lead in pipelines.forecasts():
+        yield from pipelines.request_all(start, lead).items()
+
+
+def marks(pipelines: CorrectionPipelines) -> dict[str, Any]:
+    """Return the attributes by which a corrected file is told from a raw one; none with `mark=false`."""
+    if not pipelines[0].options.mark:
+        return {}
+    described = [pipeline.engine.description for pipeline in pipelines]
+    fallbacks = []
+    for number, each in enumerate(described):
+        methods = [corrected.method for corrected in pipelines.done(number)]
+        for method in sorted({*methods} - {"corrector"}):
+            fallbacks.append(f"{methods.count(method)} of {len(methods)} forecasts of {each.task.name} are {method}")
+    found: dict[str, Any] = {"deepweather_fallback": "; ".join(fallbacks)} if fallbacks else {}
+    return found | {
+        "deepweather_corrector": ", ".join(str(each.path or each.name or each.task.name) for each in described),
+        "deepweather_corrector_sha256": ", ".join(each.sha256 for each in described),
+    }
+
+
+def _marks(pipelines: CorrectionPipelines, numbers: Sequence[int]) -> dict[str, str]:
+    """Return the attributes of a variable that some pipelines have corrected; none with `mark=false`."""
+    if not pipelines[0].options.mark:
+        return {}
+    parts = []
+    for number in sorted(numbers):
+        task = pipelines[number].engine.description.task
+        leads = ", ".join(f"+{lead}" for lead in task.lead_times)
+        parts.append(f"members of {', '.join(map(str, task.targets))} at {leads} h corrected by the task {task.name}")
+    return {"deepweather_correction": "; ".join(parts)}
+
+
+def _key(target: int, corrected: Corrected, number: int) -> tuple[int, int, int, int]:
+    start = int(corrected.init_time.astype("datetime64[s]").astype(np.int64))
+    return target, start, 60 * corrected.lead_time, number
+
+
+def _places(
+    pipeline: CorrectionPipeline, copies: Sequence[ForecastCopy], forecasts: Sequence[Path]
+) -> Mapping[tuple[int, int, int, int], list[_Place]]:
+    """Return where each member of each target is stored, by target, start (s), lead time (minutes) and member."""
+    found: dict[tuple[int, int, int, int], list[_Place]] = defaultdict(list)
+    task = pipeline.engine.description.task
+    for k, (target, meaning) in enumerate(zip(task.targets, pipeline.raw.meanings, strict=True)):
+        intervals = dict(zip((60 * lead for lead in pipeline.raw.lead_times), meaning.intervals, strict=True))
+        for variable, factor in _stored_as(target):
+            for copy in copies:
+                for block, rows in copy.fields(variable):
+                    for init, lead, number, interval, field in rows.tolist():
+                        if lead in intervals and intervals[lead] in (interval, UNKNOWN):
+                            found[k, init, lead, number].append((copy, block, field, factor))
+            if any(key[0] == k for key in found):
+                break
+        for start in pipeline.raw.init_times.astype("datetime64[s]").astype(np.int64).tolist():
+            for lead in intervals:
+                if (k, start, lead, pipeline.raw.numbers[0]) not in found:
+                    raise InputError(
+                        f"{forecasts[0]} has no {target} at +{lead // 60} h, only fields that it is computed from, and "
+                        "NetCDF output replaces fields only; write a new GRIB file with format=grib"
+                    )
+    return found
+
+
+def _stored_as(target: Variable) -> list[tuple[Variable, float]]:
+    """Return the variables of files that may hold a target, and the multiples of them that it is."""
+    return [(each.variables[0], each.factor) for each in sources(target) if len(each.variables) == 1]
+
+
+def _regrids(pipeline: CorrectionPipeline, forecasts: Sequence[Path], names: Mapping[str, str] | None) -> bool:
+    from data_pipeline.formats.open import grid_of_files
+
+    description = pipeline.engine.description
+    return description.target_grid is not None and not description.grid.matches(grid_of_files(forecasts, names))

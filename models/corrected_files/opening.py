@@ -1,0 +1,83 @@
+"""Opening the files of a correction: the inputs of a corrector, and the raw members of its targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, grid_of_files
+from data_pipeline.grid import Grid
+from data_pipeline.inputs import input_fields, starts_without_input
+from data_pipeline.meaning import differences
+from data_pipeline.protocols import Fields
+from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.regridding.target import TargetGrid
+from data_pipeline.task import Variable
+from models.engines.engine import CorrectorDescription
+
+
+@dataclass(frozen=True)
+class ForecastFiles:
+    """Files of forecasts, and a file of analyses; the source of `input_fields`."""
+
+    forecasts: tuple[Path, ...]
+    analyses: Path | None = None
+    target: TargetGrid | None = None
+    """The grid to which all fields are brought; None if they have the corrector's grid."""
+    names: Mapping[str, str] | None = None
+    """Other names of variables in these files, as in `data_pipeline.archive.Archive`."""
+
+    def __str__(self) -> str:
+        rest = len(self.forecasts) - 1
+        return f"{self.forecasts[0]}{f' and {rest} other file' + 's' * (rest > 1) if rest else ''}"
+
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
+        """Open the forecasts."""
+        return ensemble_fields(self.forecasts, variables, lead_times, names=self.names, target=self.target)
+
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
+        """Open the analyses."""
+        assert self.analyses is not None
+        return analysis_fields(self.analyses, variables, names=self.names, target=self.target)
+
+
+def open_forecasts(
+    corrector: CorrectorDescription,
+    forecasts: Sequence[Path],
+    analysis: Path | None = None,
+    names: Mapping[str, str] | None = None,
+) -> tuple[Fields, Fields]:
+    """Open the inputs of a corrector in files of forecasts, and the raw members of its targets."""
+    task, files = corrector.task, ForecastFiles(tuple(forecasts), analysis, corrector.target_grid, names)
+    if task.analysis and analysis is None:
+        wanted = ", ".join(map(str, task.analysis))
+        raise InputError(f"the corrector reads the analysis of {wanted} at the start; give its file with analysis=FILE")
+    if corrector.target_grid is None and isinstance(grid := grid_of_files(files.forecasts, names), ReducedGrid):
+        raise _other_grid(files, grid, corrector.grid)
+    inputs = input_fields(files, task)
+    if not corrector.grid.matches(inputs.grid):
+        raise _other_grid(files, inputs.grid, corrector.grid)
+    if without := starts_without_input(inputs):
+        start, channels = next(iter(without.items()))
+        both = " or ".join(map(str, filter(None, (files, analysis))))
+        raise InputError(
+            f"{both} lacks {', '.join(channels)} for the forecast of {start}, one of {len(without)} that cannot be "
+            "corrected; add these fields, or correct a copy without those forecasts"
+        )
+    if corrector.meanings and (
+        found := differences(corrector.meanings, task.lead_times, inputs.meanings, inputs.lead_times)
+    ):
+        raise InputError(
+            f"the corrector was trained on {'; '.join(found)} as in {files}; correct a forecast with the same units, "
+            "levels and intervals"
+        )
+    return inputs, files.ensemble_fields(task.targets, task.lead_times)
+
+
+def _other_grid(files: ForecastFiles, grid: Grid, own: Grid) -> InputError:
+    return InputError(
+        f"{files} has {grid}, the corrector {own}; interpolate it to that grid, or train the corrector "
+        "with data.archive.grid, so that it brings forecasts to its grid"
+    )

@@ -1,0 +1,63 @@
+"""Write the corrected forecasts of one data set in the format of the input, or in the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from data_pipeline.common.errors import InputError
+from models.corrected_files.grib_output import write_grib
+from models.corrected_files.input_files import FileType, type_of
+from models.corrected_files.sidecar import WrittenFile, sidecar_path
+from models.correction.pipeline import CorrectionPipelines
+
+
+def write_outputs(
+    pipelines: CorrectionPipelines,
+    forecasts: Sequence[Path],
+    outputs: Sequence[Path],
+    output_type: FileType | None = None,
+    names: Mapping[str, str] | None = None,
+) -> tuple[list[WrittenFile], list[str]]:
+    """Write `outputs`, one file for all `forecasts` or one for each; return them, and notes.
+
+    In the format of the input, outputs are copies. In the other format, the first output gets the corrected fields of
+    all inputs. Without an `output_type`, it is the type of the input; that of a Zarr store is NetCDF.
+    """
+    own = type_of(forecasts[0])
+    wanted = output_type or ("netcdf" if own == "zarr" else own)
+    if own == wanted == "grib":
+        if (members := pipelines[0].options.member_count) is not None:
+            raise InputError(
+                f"a copy of {forecasts[0]} has its members, so member_count={members} cannot be written to it; remove "
+                "member_count, or write a new file with format=netcdf"
+            )
+        return write_grib(pipelines, forecasts, outputs, names)
+    if (template := pipelines[0].options.template) != "same":
+        raise InputError(
+            f"template={template} is for GRIB files that are written as a copy of a GRIB input; leave it out for "
+            f"{outputs[0]}"
+        )
+    if pipelines[0].options.products:
+        raise InputError(
+            "products are written into copies of GRIB inputs only; leave out products, or write GRIB from GRIB for "
+            f"{outputs[0]}"
+        )
+    for output in outputs:
+        sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
+    if own == wanted:
+        from models.corrected_files.netcdf_output import write_netcdf
+
+        counts, notes = write_netcdf(pipelines, forecasts, outputs, names)
+        groups = [[path] for path in forecasts]
+        files = zip(outputs, groups, counts, strict=True)
+        return [WrittenFile.without_messages(*file) for file in files], notes
+    if wanted == "netcdf":
+        from models.corrected_files.netcdf_output import write_new_netcdf
+
+        count, notes = write_new_netcdf(pipelines, forecasts, outputs[0])
+    else:
+        from models.corrected_files.new_grib import write_new_grib
+
+        count, notes = write_new_grib(pipelines, forecasts, outputs[0])
+    return [WrittenFile.without_messages(outputs[0], forecasts, count)], notes

@@ -1,0 +1,98 @@
+"""The sidecar: `OUT.grib.json` beside the output `OUT.grib` says what made it, and what was read back from the disk.
+
+It never describes another file than the one beside it: it is removed before the output gets its name, and written after
+that. An output without a sidecar is whole; the run was stopped between the two, and can be run again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_write
+from data_pipeline.common.identity import sha256_of, sha256_of_bytes
+from models.engines.engine import CorrectorDescription
+from models.members.options import CorrectionOptions
+
+SIDECAR_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """An output, the inputs that it was made from, the number of its corrected fields, and what was read back.
+
+    `audit` has the SHA-256 of the output, and for a copy of GRIB files the result of `read_back`.
+    """
+
+    path: Path
+    inputs: tuple[Path, ...]
+    fields: int
+    audit: Mapping[str, Any]
+
+    @classmethod
+    def without_messages(cls, path: Path, inputs: Sequence[Path], fields: int) -> WrittenFile:
+        """Return a file that is no copy of GRIB files."""
+        return cls(path, tuple(inputs), fields, {"sha256": sha256_of(path)})
+
+
+def sidecar_path(output: Path) -> Path:
+    """Return the path of the sidecar of an output.
+
+    >>> sidecar_path(Path("OUT.grib")).name
+    'OUT.grib.json'
+    """
+    return output.with_name(f"{output.name}.json")
+
+
+def write_sidecar(output: Path, found: Mapping[str, Any]) -> None:
+    """Write one line of JSON beside a whole output."""
+    with atomic_write(sidecar_path(output), "w") as file:
+        json.dump({"format": SIDECAR_FORMAT, "kind": "corrected forecast", **found}, file, allow_nan=False)
+        file.write("\n")
+
+
+def read_sidecar(output: Path) -> dict[str, Any]:
+    """Return the sidecar of an output; raises `InputError` if it is missing, damaged or describes another file."""
+    path = sidecar_path(output)
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        recorded = found["output"]["sha256"]
+    except FileNotFoundError:
+        raise InputError(f"there is no {path}; correct the forecast again to write it") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}); correct the forecast again") from None
+    if recorded != sha256_of(output):
+        raise InputError(f"{path} describes another file than {output}; correct the forecast again")
+    return dict(found)
+
+
+def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[dict[str, Any]]:
+    """Return name, SHA-256 and task of each corrector."""
+    return [{"name": one.name, "sha256": one.sha256, "task": one.task.to_json()} for one in descriptions]
+
+
+def hashed_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return path, size and SHA-256 of each file.
+
+    The SHA-256 of a Zarr store is that of a list of its files: one line `SHA-256  NAME` for each, sorted by name.
+    """
+    return [_hashed(path) for path in paths]
+
+
+def _hashed(path: Path) -> dict[str, Any]:
+    if path.is_file():
+        return {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    listed = "".join(f"{sha256_of(file)}  {file.relative_to(path).as_posix()}\n" for file in files)
+    size = sum(file.stat().st_size for file in files)
+    return {"path": str(path), "bytes": size, "sha256": sha256_of_bytes(listed.encode())}
+
+
+def describe_options(options: CorrectionOptions) -> dict[str, Any]:
+    """Return the options that change the output; a conformal layer by the corrector that it belongs to."""
+    found = {name: value for name, value in vars(options).items() if isinstance(value, str | int | bool | None)}
+    return {**found, "conformal": sorted(options.conformal), "products": list(options.products)}

@@ -1,0 +1,89 @@
+"""Engine and Prediction: the two protocols between the program that corrects files and what computes a correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from data_pipeline.grid import Grid
+from data_pipeline.meaning import Meaning
+from data_pipeline.regridding.target import TargetGrid
+from data_pipeline.task import Task
+from models.engines.forecast import RawForecast
+from models.parallel.domain import Domain
+from models.provenance.envelope import Envelope
+from models.provenance.training_climate import TrainingClimate
+
+
+@dataclass(frozen=True)
+class CorrectorDescription:
+    """What a corrector file says about itself, without its model."""
+
+    task: Task
+    grid: Grid
+    meanings: tuple[Meaning, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    target_grid: TargetGrid | None = None
+    """The grid to which forecasts are brought; None if they must have the corrector's grid."""
+    name: str = ""
+    """For messages, where one run uses several correctors."""
+    path: Path | None = None
+    sha256: str = ""
+    """Of the file at `path`."""
+    envelope: Envelope | None = None
+    """What the corrector has seen in training; None in files of older versions."""
+
+
+class Prediction(Protocol):
+    """A predictive distribution of the targets in all cells of the own tile; values are float64 in physical units."""
+
+    @property
+    def members(self) -> np.ndarray | None:
+        """(M, T, h, w) if the model itself forecasts members, else None."""
+
+    @property
+    def unchanged(self) -> np.ndarray | None:
+        """(T, h, w) True where the corrected forecast is the raw ensemble itself; None if that is nowhere."""
+
+    def mean(self) -> np.ndarray:
+        """Return the mean (T, h, w)."""
+
+    def std(self) -> np.ndarray:
+        """Return the standard deviation (T, h, w)."""
+
+    def quantiles(self, levels: np.ndarray) -> np.ndarray:
+        """Return the quantiles (K, T, h, w) at `levels` (K,) between 0 and 1; the caller may change the array."""
+
+    def cdf(self, values: np.ndarray) -> np.ndarray:
+        """Return the probabilities (K, T, h, w) of at most `values`, (K, T, h, w) or (K, T, 1, 1)."""
+
+
+class Engine(Protocol):
+    """Corrects forecasts on the tile `domain`."""
+
+    @property
+    def description(self) -> CorrectorDescription:
+        """What the corrector file says about itself."""
+
+    @property
+    def domain(self) -> Domain:
+        """The own tile of the grid."""
+
+    @property
+    def always(self) -> np.ndarray:
+        """(C, h, w) 1 where every training sample has a value of all members; see `Normalizer`."""
+
+    @property
+    def known(self) -> np.ndarray:
+        """(T, h, w) 0 where no training sample has a value of the target."""
+
+    @property
+    def climate(self) -> TrainingClimate | None:
+        """The training climate of the inputs on the whole grid; None for a model that reads physical values."""
+
+    def predict(self, forecast: RawForecast) -> Prediction:
+        """Return the corrected distribution of a forecast on the own tile."""

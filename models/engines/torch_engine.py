@@ -1,0 +1,146 @@
+"""TorchEngine: corrects forecasts with a `Corrector` in PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_pipeline.common.checks import check_choice
+from data_pipeline.common.identity import sha256_of
+from data_pipeline.sample import Sample
+from models.corrector import Corrector
+from models.device import choose_device
+from models.distribution import Distribution
+from models.engines.engine import CorrectorDescription
+from models.engines.forecast import RawForecast
+from models.normalizer import Normalizer
+from models.parallel.domain import Domain
+from models.parallel.single_process import SingleProcess
+from models.protocol import claims
+from models.provenance.training_climate import TrainingClimate
+
+
+class TorchEngine:
+    """A corrector on the own tile of `domain`, computing on `device`; an `Engine`."""
+
+    def __init__(
+        self,
+        corrector: Corrector,
+        domain: Domain | None = None,
+        device: torch.device | str = "cpu",
+        name: str = "",
+        path: Path | None = None,
+    ) -> None:
+        own = corrector.on(domain or Domain.of(corrector.grid))
+        self.domain, self._device = own.domain, torch.device(device)
+        self.always, self.known = (tensor.numpy() for tensor in training_cells(own))
+        self.corrector = own.to(self._device)
+        self.description = CorrectorDescription(
+            task=corrector.task,
+            grid=corrector.grid,
+            meanings=corrector.meanings,
+            provenance=corrector.provenance,
+            target_grid=corrector.target_grid,
+            name=name,
+            path=path,
+            sha256=sha256_of(path) if path else "",
+            envelope=corrector.envelope,
+        )
+
+    @classmethod
+    def of(cls, corrector: Corrector, device: str) -> TorchEngine:
+        """Return the engine of a corrector on a device: `cpu`, `gpu`, or `auto`."""
+        check_choice("device", device, ("auto", "cpu", "gpu"))
+        chosen = choose_device(device, SingleProcess())
+        own = next((tensor.device for tensor in corrector.state_dict().values()), chosen)
+        # The engine moves its corrector, and corrects without dropout.
+        same = own.type == chosen.type and not corrector.training
+        return cls(corrector if same else copy.deepcopy(corrector).eval(), device=chosen)
+
+    @property
+    def climate(self) -> TrainingClimate | None:
+        """Return the training climate of the inputs on the whole grid; None for a model that reads physical values."""
+        normalizers = fitted_normalizers(self.corrector)
+        return TrainingClimate.of(normalizers, self.description.task.target_channels) if normalizers else None
+
+    @torch.no_grad()
+    def predict(self, forecast: RawForecast) -> TorchPrediction:
+        """Return the corrected distribution of a forecast on the own tile."""
+        corrector, shape = self.corrector, forecast.raw.shape[1:]
+        batch = Sample(
+            ensemble=torch.from_numpy(forecast.ensemble),
+            mask=torch.from_numpy(forecast.mask),
+            static=self.domain.cut(corrector.static),
+            target=torch.full(shape, torch.nan),
+            init_time=torch.tensor(int(forecast.init_time.astype("datetime64[s]").astype(np.int64))),
+            lead_time=torch.tensor(forecast.lead_time),
+        )
+        return TorchPrediction(corrector(Sample(*(tensor[None].to(self._device) for tensor in batch))))
+
+
+class TorchPrediction:
+    """A `Prediction` from a distribution over (1, T, h, w)."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self._distribution, mask = distribution, distribution.mask
+        self.unchanged: np.ndarray | None = None
+        if mask is not None:
+            self.unchanged = np.broadcast_to(~mask.cpu().numpy(), distribution.mean.shape)[0]
+
+    @cached_property
+    def members(self) -> np.ndarray | None:
+        """(M, T, h, w) if the model itself forecasts members, else None."""
+        members = self._distribution.core.as_members
+        return None if members is None else _array(members[:, 0])
+
+    @torch.no_grad()
+    def mean(self) -> np.ndarray:
+        """Return the mean (T, h, w)."""
+        return _array(self._distribution.mean[0])
+
+    @torch.no_grad()
+    def std(self) -> np.ndarray:
+        """Return the standard deviation (T, h, w)."""
+        return _array(self._distribution.std[0])
+
+    @torch.no_grad()
+    def quantiles(self, levels: np.ndarray) -> np.ndarray:
+        """Return the quantiles (K, T, h, w) at `levels` (K,) between 0 and 1."""
+        at = torch.from_numpy(np.asarray(levels, np.float64)).to(self._distribution.mean.device)
+        return _array(self._distribution.quantile(at)[:, 0])
+
+    @torch.no_grad()
+    def cdf(self, values: np.ndarray) -> np.ndarray:
+        """Return the probabilities (K, T, h, w) of at most `values`, (K, T, h, w) or (K, T, 1, 1)."""
+        like = self._distribution.mean
+        return np.stack(
+            [_array(self._distribution.cdf(torch.from_numpy(value).to(like)[None])[0]) for value in np.asarray(values)]
+        )
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as a numpy array in double precision."""
+    return tensor.cpu().double().numpy()
+
+
+def training_cells(corrector: Corrector) -> tuple[Tensor, Tensor]:
+    """Return `always` (C, H, W) and `known` (T, H, W) of the normaliser on the own tile, on the CPU.
+
+    For a committee, the smallest values of all its correctors.
+    """
+    normalizers = fitted_normalizers(corrector) or [corrector.normalizer]
+    return tuple(
+        corrector.domain.cut(torch.stack([getattr(normalizer, name) for normalizer in normalizers]).amin(0)).cpu()
+        for name in ("always", "known")
+    )  # type: ignore[return-value]
+
+
+def fitted_normalizers(corrector: Corrector) -> list[Normalizer]:
+    """Return the normaliser of a corrector, or those of a committee; none for a model that reads physical values."""
+    parts = [part for part in corrector.modules() if isinstance(part, Corrector)]
+    return [part.normalizer for part in parts if not claims(part.model).physical]

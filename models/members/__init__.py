@@ -1,0 +1,1 @@
+"""From a corrected distribution to members and products: quantiles, rank order, bounds and the conformal layer."""

@@ -1,0 +1,123 @@
+"""Products: fields that summarise a corrected distribution: mean, spread, quantiles, probabilities of thresholds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.task import Task, Variable
+from data_pipeline.thresholds import Threshold, parse_thresholds
+from models.engines.engine import Prediction
+
+EXAMPLES = "write mean, spread, quantile 0.9, or a probability such as 'probability > 0 degC'"
+
+
+@dataclass(frozen=True)
+class Product:
+    """One field for the target at position `target`; `text` is how the option names it."""
+
+    kind: Literal["mean", "spread", "quantile", "probability"]
+    target: int
+    text: str
+    level: float | None = None
+    """Of a quantile."""
+    threshold: Threshold | None = None
+    """Of a probability, in the units of the target."""
+
+
+def parse_products(texts: Sequence[str], task: Task) -> tuple[Product, ...]:
+    """Return the products of all targets of a task that the option `products` names.
+
+    Raises `InputError` for a text that names no product, or none of this task.
+    """
+    return tuple(product for text in texts for product in _products(text, task))
+
+
+def products_of_tasks(texts: Sequence[str], tasks: Sequence[Task]) -> list[tuple[Product, ...]]:
+    """Return the products of each task; a text must name a product of one task at least."""
+    found: list[list[Product]] = [[] for _ in tasks]
+    for text in texts:
+        errors = []
+        for own, task in zip(found, tasks, strict=True):
+            try:
+                own += _products(text, task)
+            except InputError as error:
+                errors.append(error)
+        if len(errors) == len(tasks):
+            raise errors[0]
+    return [tuple(own) for own in found]
+
+
+def _products(text: str, task: Task) -> list[Product]:
+    words = text.strip()
+    positions = range(len(task.targets))
+    if words in ("mean", "spread"):
+        return [Product(words, target, words) for target in positions]  # type: ignore[arg-type]
+    if form := re.fullmatch(r"quantile\s+(\S+)", words):
+        try:
+            level = float(form[1])
+        except ValueError:
+            level = -1.0
+        if not 0 < level < 1:
+            raise InputError(f"products: the level of {text!r} must be between 0 and 1, such as quantile 0.9")
+        return [Product("quantile", target, f"quantile {level:g}", level=level) for target in positions]
+    if form := re.fullmatch(r"probability\s+(.+)", words):
+        try:
+            thresholds = parse_thresholds([form[1]], task)
+        except InputError as error:
+            raise InputError(f"products: {error}") from None
+        if any(one.climatological for of_target in thresholds for one in of_target):
+            raise InputError(
+                f"products: {text!r} is a percentile of the climatology, which correct does not read; name a value "
+                "with its units"
+            )
+        return [
+            Product("probability", target, f"probability {one.label}", threshold=one)
+            for target, of_target in enumerate(thresholds)
+            for one in of_target
+        ]
+    raise InputError(f"products: cannot read {text!r}; {EXAMPLES}")
+
+
+def product_fields(
+    products: Sequence[Product], prediction: Prediction, covered: np.ndarray, targets: Sequence[Variable]
+) -> np.ndarray:
+    """Return the products (P, h, w) in the units of the targets, probabilities between 0 and 1.
+
+    Means and quantiles lie within the physical bounds of their target. Where `covered` (T, h, w) is False, because a
+    raw member of the target is missing, products are missing (NaN).
+    """
+    fields = np.empty((len(products), *covered.shape[1:]))
+    levels = list(dict.fromkeys(product.level for product in products if product.level is not None))
+    quantiles = prediction.quantiles(np.array(levels)) if levels else np.empty(0)
+    mean = prediction.mean() if any(product.kind == "mean" for product in products) else None
+    spread = prediction.std() if any(product.kind == "spread" for product in products) else None
+    for field, product in zip(fields, products, strict=True):
+        target = product.target
+        if product.threshold is not None:
+            field[...] = _probability(prediction, product.threshold, target, len(targets))
+        elif product.level is not None:
+            field[...] = quantiles[levels.index(product.level), target]
+        else:
+            source = mean if product.kind == "mean" else spread
+            assert source is not None
+            field[...] = source[target]
+        if product.kind in ("mean", "quantile") and targets[target].bounds != (None, None):
+            field.clip(*targets[target].bounds, out=field)
+        field[~covered[target]] = np.nan
+    return fields
+
+
+def _probability(prediction: Prediction, threshold: Threshold, target: int, count: int) -> np.ndarray:
+    """Return the probability (h, w) that a target lies on the side of a threshold."""
+    limit = np.float32(threshold.value)
+    if threshold.above == threshold.closed:
+        # P(Y >= v) = 1 - P(Y <= the number below v), and likewise P(Y < v); networks compute in single precision.
+        limit = np.nextafter(limit, np.float32(-np.inf))
+    below: np.ndarray = prediction.cdf(np.full((1, count, 1, 1), float(limit)))[0, target]
+    return 1 - below if threshold.above else below

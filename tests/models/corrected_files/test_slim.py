@@ -1,0 +1,125 @@
+"""`correct` with an exported corrector runs without the packages of training, and writes what PyTorch writes."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packaging.requirements import Requirement
+
+from benchmarks.correct import write_forecast
+from data_pipeline.formats.open import open_ensemble
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from data_pipeline.writing import messages
+from models.corrector import Corrector
+from models.engines.onnx_export import export
+
+ROOT = Path(__file__).parents[3]
+GRID = Grid.regular(19, 36)
+EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
+MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1}
+TASK = Task("toy", ["2t"], ["2t"], [24, 48])
+SLIM = """
+import importlib.abc, runpy, sys
+
+allowed = set(sys.argv[1].split(","))
+
+class Hide(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hide())
+sys.argv[1:] = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+ALLOWED_BY_OTHERS = {"gribapi", "yaml", "_yaml", "_cffi_backend"}
+
+
+def slim_modules():
+    """The modules of the packages that the wheel requires without extras, of Python and of this project."""
+    wanted = [
+        Requirement(text) for text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    ]
+    names = set()
+    while wanted:
+        name = wanted.pop().name.lower()
+        if name not in names:
+            names.add(name)
+            further = [Requirement(text) for text in requires(name) or []]
+            wanted += [each for each in further if not each.marker or each.marker.evaluate({"extra": ""})]
+    found = {module for module, owners in packages_distributions().items() if names & {o.lower() for o in owners}}
+    ours = {"conf", "data_pipeline", "evaluation", "models", "training"}
+    return found | ours | sys.stdlib_module_names | ALLOWED_BY_OTHERS
+
+
+def run(folder, *arguments):
+    """Run the command in a process that finds only the modules of a slim installation."""
+    script = folder / "deepweather.py"
+    script.write_text((ROOT / "scripts/deepweather.py").read_text())
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    code = [sys.executable, "-c", SLIM.replace("sys.argv[0]", repr(str(script))), ",".join(sorted(slim_modules()))]
+    return subprocess.run([*code, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def folder(toy, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slim")
+    write_forecast(folder / "in.grib", GRID, 6, [24, 48], "grid_simple", 2)
+    for name, spec in {"emos": EMOS, "mlp": MLP}.items():
+        data = toy(TASK, GRID, 24)
+        corrector = Corrector(TASK, GRID, spec, data.static)
+        corrector.fit(data)
+        corrector.envelope = None  # the forecasts are not like the data
+        corrector.save(folder / f"{name}.safetensors")
+        export(folder / f"{name}.safetensors", folder / f"{name}.onnx")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["emos", "mlp"])
+def test_a_slim_installation_writes_what_pytorch_writes(name, folder, command):
+    ended = run(folder, "correct", f"corrector={name}.onnx", "input=in.grib", "output=slim.grib")
+    assert ended.returncode == 0, ended.stderr
+    full = command(folder, "correct", f"corrector={name}.safetensors", "input=in.grib", "output=torch.grib")
+    lines, others = full.stdout.splitlines(), ended.stdout.splitlines()
+    assert lines.pop().startswith("done in ")
+    assert others.pop().startswith("done in ")
+    assert (full.code, [line.replace("torch", "slim").replace(".safetensors", ".onnx") for line in lines]) == (
+        0,
+        others,
+    )
+    one, two = (open_ensemble(folder / f"{kind}.grib", chunks=None)["2t"].values for kind in ("slim", "torch"))
+    step = np.ptp(two) / 2**15  # a message has 16 bits
+    np.testing.assert_allclose(one, two, rtol=0, atol=1.001 * step)
+    assert list(messages(folder / "slim.grib", None)) == list(messages(folder / "torch.grib", None))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["correct", "corrector=emos.safetensors"], "a corrector that is not exported needs the package torch, "),
+        (["correct", "corrector=emos.onnx", "seed=1,2"], "the argument seed=1,2 needs the package "),
+        (["correct", "corrector=emos.onnx", "mesh=[1,2]"], "mesh=[1, 2] needs correctors that are not exported: "),
+        (
+            ["correct", "corrector=emos.onnx", "device=gpu"],
+            "emos.onnx is an exported corrector, which computes on the ",
+        ),
+        (["correct", "corrector=emos.onnx", "explain=true"], "explain=true needs the package "),
+        (["correct", "corector=emos.onnx"], "there is no option corector; did you mean corrector?"),
+        (["train"], "deepweather train needs the package "),
+        (["evaluate"], "deepweather evaluate needs the package "),
+        (["export"], "deepweather export needs the package "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_a_slim_installation_lacks_is_one_sentence(arguments, sentence, folder):
+    ended = run(folder, *arguments, *["input=in.grib", "output=never.grib"] * (arguments[0] == "correct"))
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"error: {sentence}")
+    assert "package" not in line or line.endswith("pip install 'deepweather[train]'")

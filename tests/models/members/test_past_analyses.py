@@ -1,0 +1,165 @@
+"""The Schaake shuffle: chosen past starts by brute force over all dates, and the rank order of the analyses."""
+
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+import torch
+from correction_runs import read_values, write_members
+from grib_parts import GRID as FILE_GRID
+from grib_parts import KEYS
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task, Variable
+from data_pipeline.writing import Encoder
+from models.corrected_files.correct_files import correct_files
+from models.corrector import Corrector
+from models.engines.forecast import RawForecast
+from models.engines.torch_engine import TorchEngine
+from models.members.members import corrected_members
+from models.members.options import MEMBER_METHODS, CorrectionOptions
+from models.members.past_analyses import PastAnalyses
+from models.parallel.domain import Domain
+from models.parallel.single_process import SingleProcess
+
+GRID = Grid.regular(60, 60)
+START = np.datetime64("2016-01-03T00", "s")
+
+
+class Analyses:
+    """Fields of one variable whose value is a random number for each time and cell."""
+
+    variables, grid = (Variable.parse("10u"),), GRID
+
+    def __init__(self, times):
+        self.init_times = np.array(times, "datetime64[s]")
+
+    def read(self, init, lead, out, rows, members=None):
+        seed = int(self.init_times[init].astype(np.int64))
+        out[...] = np.random.default_rng(seed).normal(size=GRID.shape)[None, None, rows]
+
+
+def times(first=2010, last=2016, hours=12, without=()):
+    start, end = datetime(first, 1, 1), datetime(last, 12, 31)
+    every = [start + timedelta(hours=n) for n in range(0, int((end - start).total_seconds() // 3600) + 1, hours)]
+    return [time for time in every if time not in without]
+
+
+def past(leads=(24, 48), **options):
+    return PastAnalyses(Analyses(times(**options)), leads, "past.grib")
+
+
+def test_chosen_starts_are_the_nearest_in_season_without_the_forecast_itself():
+    without = [datetime(2012, 1, 5), datetime(2013, 1, 4, 12)]
+    chosen = past(without=without).starts(START, 14).astype(datetime).tolist()
+    there = set(times(without=without))
+    start = datetime(2016, 1, 3)
+    good = []
+    for time in (datetime(2009, 12, 1) + timedelta(days=n) for n in range(2700)):
+        analysed = all(time + timedelta(hours=lead) in there for lead in (24, 48))
+        if analysed and abs(time - start) > timedelta(days=15):
+            distance = min(abs((time - time.replace(month=1, day=3) - timedelta(days=turn)).days) for turn in (0, 365))
+            good.append((distance, time))
+    assert len(set(chosen)) == 14
+    assert set(chosen) <= {time for _, time in good}
+    furthest = max(distance for distance, time in good if time in chosen)
+    assert {time for distance, time in good if distance < furthest} <= set(chosen)
+    assert all(time + timedelta(hours=24) != without[0] for time in chosen)
+
+
+def test_too_few_analyses_are_refused_with_their_number():
+    with pytest.raises(InputError, match=r"past.grib has analyses after 0 past starts .* needs 3; add analyses"):
+        past(first=2016).starts(np.datetime64("2016-06-01T06", "s"), 3)
+
+
+def forecast(M, lead=24):
+    raw = np.random.default_rng(7).normal(size=(M, 1, *GRID.shape))
+    nothing, mask = np.zeros((M, 1, *GRID.shape), np.float32), np.ones((1, *GRID.shape), bool)
+    return RawForecast(nothing, mask, raw, START, lead, tuple(range(M)))
+
+
+class Uniform:
+    """A uniform distribution."""
+
+    members = unchanged = None
+
+    def mean(self):
+        return np.full((1, *GRID.shape), 0.5)
+
+    def std(self):
+        return np.full((1, *GRID.shape), 12**-0.5)
+
+    def quantiles(self, levels):
+        return np.broadcast_to(np.asarray(levels)[:, None, None, None], (len(levels), 1, *GRID.shape)).copy()
+
+
+def made(history, raw, domain=None, predicted=None, **options):
+    chosen = CorrectionOptions(members="schaake", history=("past.grib",), **options)
+    return corrected_members(
+        predicted or Uniform(), raw, history.fields.variables, raw.mask, domain or Domain.of(GRID), chosen, history
+    )
+
+
+@pytest.mark.parametrize(("lead", "count"), [(24, None), (48, None), (24, 3), (24, 9)])
+def test_members_have_the_quantiles_in_the_rank_order_of_the_analyses(lead, count):
+    history = past()
+    members = made(history, forecast(5, lead), member_count=count)
+    M = count or 5
+    assert len(members) == M
+    levels = (np.arange(M) + 0.5) / M
+    analyses = []
+    for start in history.starts(START, M):
+        place = history.fields.init_times.tolist().index((start + np.timedelta64(lead, "h")).tolist())
+        field = np.empty((1, 1, *GRID.shape))
+        history.fields.read(place, 0, field, slice(None))
+        analyses.append(field[0])
+    ranks = np.array(analyses).argsort(0).argsort(0)
+    np.testing.assert_allclose(members, levels[ranks], rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", MEMBER_METHODS)
+def test_cells_that_keep_raw_members_leave_the_others_alone(method):
+    raw, history, members = forecast(5), past(), {}
+    schaake = {"history": ("past.grib",)} if method == "schaake" else {}
+    for kept in (False, True):
+        predicted = Uniform()
+        predicted.unchanged = np.zeros((1, *GRID.shape), bool)
+        predicted.unchanged[0, 0, :2] = kept
+        members[kept] = corrected_members(
+            predicted, raw, history.fields.variables, raw.mask, Domain.of(GRID),
+            CorrectionOptions(members=method, **schaake), history if schaake else None,
+        )  # fmt: skip
+    own = predicted.unchanged[0]
+    np.testing.assert_array_equal(members[True][:, :, ~own], members[False][:, :, ~own])
+    expected = np.sort(raw.raw, 0) if method == "quantiles" else raw.raw
+    np.testing.assert_array_equal(members[True][:, :, own], expected[:, :, own])
+
+
+def test_the_options_belong_together():
+    with pytest.raises(InputError, match="give their files with history=FILES"):
+        CorrectionOptions(members="schaake")
+    with pytest.raises(InputError, match="members=ecc-q reads no past analyses; remove history"):
+        CorrectionOptions(history=("past.grib",))
+
+
+def test_corrected_messages_have_the_rank_order_of_analyses_in_files(tmp_path):
+    """The whole way: GRIB forecasts and analyses in, corrected GRIB out."""
+    leads, members = (24,), 4
+    analysis = Encoder(FILE_GRID, **KEYS, type="an", stream="oper")
+    random = np.random.default_rng(1)
+    fields = {("2t", 20200101, 24, n): 280 + random.normal(size=FILE_GRID.shape) for n in range(1, members + 1)}
+    write_members(tmp_path / "input", fields)
+    analysed = {year: 280 + random.normal(size=FILE_GRID.shape) for year in range(2014, 2018)}
+    with (tmp_path / "past").open("wb") as file:
+        for year, field in analysed.items():
+            file.write(analysis.encode(field, shortName="2t", dataDate=10_000 * year + 102, endStep=0))
+    emos = {"_target_": "models.statistical.emos.EMOS"}
+    corrector = Corrector(Task("toy", ["2t"], ["2t"], leads), FILE_GRID, emos, torch.zeros(3, *FILE_GRID.shape)).eval()
+    options = CorrectionOptions(members="schaake", history=(str(tmp_path / "past"),))
+    correct_files([TorchEngine(corrector)], [tmp_path / "input"], tmp_path / "out", SingleProcess(), options)
+    values = read_values(tmp_path / "out")
+    past = np.array([analysed[year] for year in (2017, 2016, 2015, 2014)])  # the latest first
+    higher = past[:, None] > past + 1e-4  # analyses are packed
+    assert (values[:, None] >= values)[higher].all()
+    assert np.ptp(values, axis=0).mean() > 0.5

@@ -1,0 +1,110 @@
+"""Products of `correct`: fields that summarise the corrected distribution, as ecCodes reads them from the output."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from correction_runs import correct, random_corrector, read_messages, write_members
+from grib_parts import GRID
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.task import Task
+from models.members.options import CorrectionOptions
+from models.members.products import parse_products, products_of_tasks
+
+TASK = Task("toy", ["2t"], ["2t"], [24])
+MEMBERS = 5
+HEIGHT = {"productDefinitionTemplateNumber": 1, "typeOfLevel": "heightAboveGround", "level": 2}
+WANTED = ("mean", "spread", "quantile 0.9", "probability > 6 degC", "probability <= 281")
+
+
+def forecast(path, edition=2, holes=()):
+    """Write forecasts of 2t for one start; `holes` are members without a value in the first cell."""
+    random, fields = np.random.default_rng(3), {}
+    for number in range(1, MEMBERS + 1):
+        field = fields["2t", 20200101, 24, number] = 280 + 8 * random.standard_normal(GRID.shape)
+        if number in holes:
+            field[0, 0] = np.nan
+    return write_members(path, fields, edition=edition, bitsPerValue=24, **(HEIGHT if edition == 2 else {}))
+
+
+def make_corrector():
+    """Return EMOS, whose distributions are normal."""
+    return random_corrector(TASK)
+
+
+def read(path, *names):
+    """Return keys, as texts, and values of all messages, as ecCodes reads them."""
+    return [([*map(str, keys)], field.reshape(GRID.shape)) for keys, field in read_messages(path, *names)]
+
+
+def test_products_follow_the_first_member_and_agree_with_each_other(tmp_path):
+    source = forecast(tmp_path / "in")
+    plain = correct(make_corrector(), source, tmp_path / "plain")
+    done = correct(make_corrector(), source, tmp_path / "out", options=CorrectionOptions(products=WANTED))
+    assert done.messages == plain.messages == MEMBERS
+    assert done.notes[0] == (
+        "5 products were added: 1 of mean, 1 of spread, 1 of quantile 0.9, 1 of probability > 6 degC, "
+        "1 of probability <= 281 K"
+    )
+    messages = read(tmp_path / "out", "productDefinitionTemplateNumber", "stepRange", "shortName")
+    assert [keys[0] for keys, _ in messages] == ["1", "199", "199", "89", "201", "201", *["1"] * (MEMBERS - 1)]
+    members = np.stack([messages[0][1], *(field for _, field in messages[6:])])
+    np.testing.assert_array_equal(members, [field for _, field in read(tmp_path / "plain")])
+    mean, spread, quantile, warm, cold = (field for _, field in messages[1:6])
+    step = 2**-12  # of the packing in 24 bits, with room for single precision
+    # The levels of five members are symmetric, so their mean is that of a normal distribution.
+    np.testing.assert_allclose(mean, members.mean(0), rtol=0, atol=step)
+    normal = NormalDist()
+    sorted_members = np.sort(members, axis=0)
+    expected = (sorted_members[4] - sorted_members[0]) / (normal.inv_cdf(0.9) - normal.inv_cdf(0.1))
+    np.testing.assert_allclose(spread, expected, rtol=0, atol=step)
+    np.testing.assert_allclose(quantile, sorted_members[4], rtol=0, atol=step)  # Hazen's level of the highest of five
+    for field, limit, above in ((warm, 279.15, True), (cold, 281, False)):
+        below = [normal.cdf((limit - m) / s) for m, s in zip(mean.flat, spread.flat, strict=True)]
+        chance = 100 * np.reshape(below, GRID.shape)
+        np.testing.assert_allclose(field, 100 - chance if above else chance, rtol=0, atol=0.02)
+
+
+def test_grib1_holds_mean_and_spread(tmp_path):
+    source, options = forecast(tmp_path / "in", 1), CorrectionOptions(products=("mean", "spread"))
+    correct(make_corrector(), source, tmp_path / "out", options=options)
+    messages = read(tmp_path / "out", "type")
+    assert [keys[0] for keys, _ in messages] == ["pf", "em", "es", *["pf"] * (MEMBERS - 1)]
+    with pytest.raises(InputError, match="GRIB1 has no header for a quantile, and the input is GRIB1; convert it"):
+        correct(make_corrector(), source, tmp_path / "never", options=CorrectionOptions(products=("quantile 0.5",)))
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_product_is_missing_where_a_member_is(tmp_path):
+    source = forecast(tmp_path / "in", holes=(2,))
+    correct(make_corrector(), source, tmp_path / "out", options=CorrectionOptions(products=("mean",)))
+    mean = read(tmp_path / "out")[1][1]
+    assert np.isnan(mean[0, 0])
+    assert np.isnan(mean).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("median", r"products: cannot read 'median'; write mean, spread, quantile 0\.9, or"),
+        ("quantile 1.5", r"the level of 'quantile 1\.5' must be between 0 and 1, such as quantile 0\.9"),
+        ("quantile nan", "the level of 'quantile nan' must be between 0 and 1"),
+        ("probability > 10 %", "is a percentile of the climatology, which correct does not read"),
+        ("probability msl > 5", "is about msl, which is not a target of the task toy; its targets are 2t"),
+        ("probability > 5 mm", "'mm' of '> 5 mm' cannot be converted to the units of 2t"),
+    ],
+)
+def test_a_text_that_names_no_product_is_refused(text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        parse_products([text], TASK)
+
+
+def test_each_text_needs_one_of_several_correctors():
+    rain = Task("rain", ["tp"], ["tp"], [24])
+    of_temperature, of_rain = products_of_tasks(["mean", "probability > 1 mm"], [TASK, rain])
+    assert [product.text for product in of_temperature] == ["mean"]
+    assert [product.text for product in of_rain] == ["mean", "probability > 1 mm"]
+    assert of_rain[1].threshold.value == pytest.approx(0.001)
+    with pytest.raises(InputError, match="cannot read"):
+        products_of_tasks(["nothing"], [TASK, rain])
