@@ -6,6 +6,8 @@ like any other run.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import shlex
@@ -131,8 +133,9 @@ def report(
     failed = {run: code for run in runs if (code := codes[run])}
     pruned = sum(run.pruned_after is not None for run in runs if run not in failed)
     done = f"{len(runs) - len(failed) - pruned} of {len(runs)} runs in {folder} are done"
-    hint = f"; deepweather compare {folder} makes one table of them" if runs[0].words[0] == "train" else ""
-    print(f"sweep: {done}" + f", {pruned} pruned" * bool(pruned) + hint, flush=True)
+    print(f"sweep: {done}" + f", {pruned} pruned" * bool(pruned), flush=True)
+    if runs[0].words[0] == "train":
+        print(table_of_trainings(runs), end="", flush=True)
     if failed:
         named = "; ".join(describe_end(run, code, outputs[run]) for run, code in failed.items())
         raise FailedRunsError(
@@ -141,6 +144,28 @@ def report(
             # A process that a signal killed can be resumed, as in `models.parallel.launch`.
             min(code if 0 < code < 128 else InterruptedRunError.exit_code for code in failed.values()),
         )
+
+
+def table_of_trainings(runs: Sequence[SweepRun]) -> str:
+    """Return the trainings with a `summary.json` as a table, the lowest CRPS of the validation first.
+
+    Results are of the best epoch so far; those of a run without a loss or epochs, such as EMOS, are a dash.
+    """
+    rows = []
+    for run in runs:
+        try:
+            summary = json.loads((run.folder / "summary.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            continue  # a run that has not begun, or failed before its training
+        loss, crps = (summary["validation"][name] for name in ("loss", "crps"))
+        state = "done" if summary["finished"] else "unfinished" if run.pruned_after is None else "pruned"
+        numbers = ["–" if value is None else f"{value:.4g}" for value in (loss, crps)]
+        cells = [run.name, " ".join(run.varied), state, *numbers, str(summary["epochs"] or "–")]
+        rows.append((math.inf if crps is None else crps, [*cells, f"{summary['seconds'] / 60:.1f}"]))
+    titles = ["run", "options", "state", "val_loss", "val_crps", "epochs", "minutes"]
+    table = [titles, *(cells for _, cells in sorted(rows))] if rows else []
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "".join("  ".join(map(str.ljust, cells, widths)).rstrip() + "\n" for cells in table)
 
 
 def describe_end(run: SweepRun, code: int, output: Path) -> str:

@@ -1,9 +1,9 @@
-"""The verb `compare`: one page and one table over several runs of `evaluate`, or over several runs of `train`."""
+"""The verb `compare`: one page and one table over several runs of `evaluate`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,9 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import watched
 from evaluation.report.comparison_page import comparison_page, plain_comparison
-from evaluation.report.run_table_page import run_table_page
 from evaluation.run_comparison import RunComparison, RunScores, run_names, write_comparison
-from evaluation.run_table import RunTable, TrainedRun, is_run_folder, plain_run_table, write_run_table
 from evaluation.scoreboard import SCORES_FORMAT
 
 
@@ -26,48 +24,16 @@ def main(cfg: DictConfig) -> None:
     if not isinstance(cfg.run_dir, str):
         raise InputError(f"run_dir must be the path of a folder, got {cfg.run_dir!r}")
     given, folder = runs_of(plain(cfg)["runs"]), Path(cfg.run_dir)
-    trained, without = training_runs(given)
-    if len(trained or given) < 2:
-        raise InputError(f"compare needs two runs or more, got only {next(iter((trained or given).values()))}")
-    if trained:
-        table = RunTable.of(
-            [TrainedRun.load(*run) for run in watched(trained.items(), "reading: run", len(trained))], without
-        )
-        write_run_table(folder / "compare.csv", table)
-        page, text = run_table_page(table), plain_run_table(table)
-    else:
-        found = watched(given.items(), "reading: run", len(given))
-        comparison = RunComparison.of([RunScores.load(name, path, SCORES_FORMAT) for name, path in found])
-        write_comparison(folder / "compare.csv", comparison)
-        page, text = comparison_page(comparison), plain_comparison(comparison)
+    found = watched(given.items(), "reading: run", len(given))
+    runs = [RunScores.load(name, path, SCORES_FORMAT) for name, path in found]
+    if len(runs) < 2:
+        raise InputError(f"compare needs two runs or more, got only {next(iter(given.values()))}")
+    comparison = RunComparison.of(runs)
+    write_comparison(folder / "compare.csv", comparison)
     with atomic_write(folder / "compare.html") as file:
-        file.write(page.encode())
-    print(text)
+        file.write(comparison_page(comparison).encode())
+    print(plain_comparison(comparison))
     print(f"wrote {folder}/compare.html and {folder}/compare.csv")
-
-
-def training_runs(given: Mapping[str, Path]) -> tuple[dict[str, Path], list[Path]]:
-    """Return the run folders of `train` by name, also those in the folder of a sweep, and folders that hold no run.
-
-    Both are empty if all runs are of `evaluate`.
-    """
-    if all(path.is_file() or (path / "scores.json").exists() for path in given.values()):
-        return {}, []
-    found, without = dict[str, Path](), list[Path]()
-    for name, path in given.items():
-        if is_run_folder(path):
-            found[name] = path
-            continue
-        inner = [folder for folder in sorted(path.glob("*/")) if path.is_dir()]
-        runs = [folder for folder in inner if is_run_folder(folder)]
-        found |= {f"{name}/{folder.name}" if len(given) > 1 else folder.name: folder for folder in runs}
-        without += [folder for folder in inner if folder not in runs] if runs else [path]
-    if not found:
-        return {}, []
-    homes = {folder.parent for folder in found.values()}
-    if others := [path for path in without if path.parent not in homes or not path.is_dir()]:
-        raise InputError(f"{others[0]} is no run folder of train, as {found.popitem()[1]} is; compare runs of one verb")
-    return found, without
 
 
 def runs_of(option: object) -> dict[str, Path]:

@@ -44,6 +44,11 @@ class RunScores:
         try:
             scores = json.loads(file.read_text("utf-8"))
         except OSError as error:
+            if (path / "config.yaml").exists() or any(path.glob("*/config.yaml")):
+                raise InputError(
+                    f"{path} holds training, no scores: see its curves with tensorboard --logdir {path}, or score "
+                    "correctors with deepweather evaluate and compare those runs"
+                ) from None
             folders = sorted(one.parent.name for one in path.glob("*/scores.json")) if path.is_dir() else []
             hint = f"name one of its folders: {', '.join(folders)}" if folders else "name a scores.json or its folder"
             raise InputError(f"cannot read {file} ({error.strerror}); {hint}") from None

@@ -1,5 +1,6 @@
 """Sweeps: which runs the words of the command line describe, and how runs start, fail and are interrupted."""
 
+import json
 import math
 import os
 import re
@@ -18,7 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from waiting import eventually, is_running
 
 from conf.hydra_sweep import combinations, draw_runs
-from conf.sweep_runs import OUTPUT, FailedRunsError, SweepRun, run_here, run_name
+from conf.sweep_runs import OUTPUT, FailedRunsError, SweepRun, run_here, run_name, table_of_trainings
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.pruning_record import PruningRecord, Rung
 
@@ -136,6 +137,30 @@ def test_a_sweep_with_a_pruned_run_ends_well(tmp_path, capfd):
     assert "two was pruned after epoch 1" in printed
     assert "1 of 2 runs" in printed.splitlines()[-1]
     assert "1 pruned" in printed.splitlines()[-1]
+
+
+def test_the_table_of_trainings_has_the_lowest_crps_first(tmp_path):
+    runs = sweep(tmp_path, emos=HELP, worse=HELP, better=HELP, pruned=HELP, failed=HELP)
+    for run, loss, crps, epochs, finished in zip(
+        runs[:4],
+        (None, 0.7, 0.6123456, 0.9),
+        (0.5, 0.4, 0.3, None),
+        (0, 12, 3, 1),
+        (True, False, True, False),
+        strict=True,
+    ):
+        run.folder.mkdir()
+        summary = {"finished": finished, "seconds": 90, "epochs": epochs, "validation": {"loss": loss, "crps": crps}}
+        (run.folder / "summary.json").write_text(json.dumps(summary))
+    PruningRecord({1: Rung(0.9, 3, 3, True)}).write(tmp_path / "pruned")
+    assert [line.split() for line in table_of_trainings(runs).splitlines()] == [
+        ["run", "options", "state", "val_loss", "val_crps", "epochs", "minutes"],
+        ["better", "name=better", "done", "0.6123", "0.3", "3", "1.5"],
+        ["worse", "name=worse", "unfinished", "0.7", "0.4", "12", "1.5"],
+        ["emos", "name=emos", "done", "–", "0.5", "–", "1.5"],
+        ["pruned", "name=pruned", "pruned", "0.9", "–", "1", "1.5"],
+    ]
+    assert table_of_trainings(runs[4:]) == ""
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def resumable(run_dir: Path) -> Iterator[None]:
         created = _names(run_dir) - before
         files = {MARKER, LOCK_NAME, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN}
         if MARKER in created and created <= {*files, CURVES, *OF_LOGGERS}:
-            # All ranks on this file system run this. The folder stays: `compare` names refused runs of a sweep by it.
+            # All ranks on this file system run this.
             for name in files - {LOCK_NAME}:
                 (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:

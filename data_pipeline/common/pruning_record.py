@@ -1,4 +1,4 @@
-"""What a training run writes about pruning into its run folder; sweeps and comparisons read it."""
+"""What a training run writes about pruning into its run folder; sweeps read it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,6 @@ def fail(folder, error, made=(), lock=None):
     ids=["nothing", "a curve", "an earlier file", "checkpoints", "a lock"],
 )  # fmt: skip
 def test_a_refused_run_leaves_its_checkpoints_and_what_was_there(tmp_path, earlier, made, locks, left):
-    """`compare` needs an empty folder."""
     for name in earlier:
         (tmp_path / name).mkdir()
     with pytest.raises(InputError, match="wrong option"):
