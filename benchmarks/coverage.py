@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
 from benchmarks.common import command_line, report
 from evaluation.aggregation import WeightedMean
@@ -25,7 +26,6 @@ from evaluation.scores.ratios import skill
 from evaluation.significance.field_significance import date_blocks, significant_cells
 from evaluation.significance.intervals import estimates
 from evaluation.significance.run_means import RunMean
-from evaluation.significance.student import t_quantile, two_sided_p
 
 DAY = 86_400
 REPLICATES = 500
@@ -89,7 +89,7 @@ def coverages(series: Series, trials: int, seed: int) -> dict[str, float]:
     anomalies = values - mean
     found = {"deepweather": float(np.mean(list(contain(values, series.days, 0.0))))}
     error = anomalies.std(0, ddof=1) / math.sqrt(n)
-    found["independent"] = float(np.mean(np.abs(mean) <= t_quantile(0.975, n - 1.0) * error))
+    found["independent"] = float(np.mean(np.abs(mean) <= stdtrit(n - 1, 0.975) * error))
     lags = int(4 * (n / 100) ** (2 / 9))
     terms = [(1 - lag / (lags + 1)) * (anomalies[lag:] * anomalies[: n - lag]).sum(0) for lag in range(1, lags + 1)]
     variance = ((anomalies**2).sum(0) + 2 * sum(terms)) / n**2
@@ -180,7 +180,7 @@ def false_discoveries(series: Series, share: float, trials: int, seed: int) -> t
         np.add.at(weight, blocks, 1.0)
         found = significant_cells(WeightedMean(total, weight), WeightedMean(0 * total, weight))
         error = values.std(0, ddof=1) / math.sqrt(len(values))
-        single = two_sided_p(values.mean(0) / error, len(values) - 1.0) < 0.05
+        single = 2 * stdtr(len(values) - 1, -np.abs(values.mean(0) / error)) < 0.05
         rates.append((found & (truth == 0)).sum() / max(found.sum(), 1))
         single_rates.append((single & (truth == 0)).sum() / max(single.sum(), 1))
         power.append(found[truth > 0].mean() if share else 0.0)

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import fdtrc, kolmogorov
 
 _FEWEST_STARTS = 8
 """With fewer starts there is no estimate of a variance between starts that could be relied on."""
@@ -59,7 +60,8 @@ def flatness_of(histograms: np.ndarray) -> Flatness:
     variance = (np.cumsum(residuals, axis=1)[:, :-1] ** 2).sum(0) * inflation * len(totals) / (len(totals) - 1)
     cases = float((level * (1 - level)).sum() / variance.sum())
     distance = float(abs(np.cumsum(found)[:-1] - level).max())
-    return Flatness(f_survival(statistic, d, d * freedom), kolmogorov_survival(distance, cases), (bins - 1) / first)
+    p_chi_square = float(fdtrc(d, d * freedom, statistic))
+    return Flatness(p_chi_square, kolmogorov_survival(distance, cases), (bins - 1) / first)
 
 
 def serial_inflation(residuals: np.ndarray) -> float:
@@ -95,39 +97,4 @@ def kolmogorov_survival(distance: float, cases: float) -> float:
 
     Kolmogorov's limit with the correction for few cases of Stephens (1970, doi:10.1111/j.2517-6161.1970.tb00821.x).
     """
-    x = (math.sqrt(cases) + 0.12 + 0.11 / math.sqrt(cases)) * distance
-    if x < 0.3:
-        return 1.0  # the series converges slowly there; the chance is above 0.99999
-    return min(1.0, max(0.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * x) ** 2) for k in range(1, 101))))
-
-
-def f_survival(x: float, first: float, second: float) -> float:
-    """Return the chance that an F distribution with `first` and `second` degrees of freedom exceeds x."""
-    return incomplete_beta(second / (second + first * x), second / 2, first / 2)
-
-
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b) for a, b > 0.
-
-    By Lentz's method for the continued fraction of DLMF 8.17.22, which converges fast for x < (a + 1)/(a + b + 2);
-    elsewhere I_x(a, b) = 1 - I_(1-x)(b, a).
-    """
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):
-        return 1 - incomplete_beta(1 - x, b, a)
-    log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    tiny = 1e-300
-    d = 1 / (1 - (a + b) * x / (a + 1) or tiny)
-    c, fraction = 1.0, d
-    for m in range(1, 10_000):
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / (1 + term * d or tiny)
-            c = 1 + term / c or tiny
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return math.exp(log_front) * fraction / a
+    return float(kolmogorov((math.sqrt(cases) + 0.12 + 0.11 / math.sqrt(cases)) * distance))

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-
-from evaluation.significance.student import t_quantile
+from scipy.special import stdtrit
 
 NEIGHBOURS = 10 * 86_400
 """Largest gap between neighbouring starts in seconds: weather is nearly uncorrelated after ten days."""
@@ -77,7 +76,7 @@ def _tables(times_bytes: bytes, weights_bytes: bytes) -> EffectiveStarts:
         freedom = 1 / share - 1
         one = np.ones(1)
         return EffectiveStarts(
-            weights, np.zeros(len(gaps)), 0 * one, share * one, freedom * one, t_quantile(0.975, freedom * one)
+            weights, np.zeros(len(gaps)), 0 * one, share * one, freedom * one, stdtrit(freedom * one, 0.975)
         )
     pairs = np.sqrt(weights[1:] * weights[:-1]) * neighbours
     pairs /= pairs.sum()
@@ -90,7 +89,7 @@ def _tables(times_bytes: bytes, weights_bytes: bytes) -> EffectiveStarts:
     by_square = 1 - slope * mean
     variance = slope**2 * var_product + 2 * slope * by_square * covariance + by_square**2 * var_square
     freedom = np.maximum(2 / variance, FEWEST_DEGREES)
-    return EffectiveStarts(weights, pairs, np.maximum.accumulate(observed), share, freedom, t_quantile(0.975, freedom))
+    return EffectiveStarts(weights, pairs, np.maximum.accumulate(observed), share, freedom, stdtrit(freedom, 0.975))
 
 
 def _moments(steps: np.ndarray, weights: np.ndarray, pairs: np.ndarray) -> np.ndarray:

@@ -9,11 +9,11 @@ and their weights 12.5 MB.
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import stdtr
 
 from evaluation.aggregation import WeightedMean
 from evaluation.significance.effective_starts import NEIGHBOURS, EffectiveStarts
 from evaluation.significance.multiple_tests import discoveries
-from evaluation.significance.student import two_sided_p
 
 BLOCKS = 12
 """Most blocks of dates. More blocks find more, but take more memory and depend more on each other."""
@@ -60,7 +60,7 @@ def field_p_values(model: WeightedMean, reference: WeightedMean) -> np.ndarray:
         square = (share * deviation**2).sum(0)
         independent = (share**2).sum(0) * _inflation(deviation / np.sqrt(square), tested & (square > 0))
         error = np.sqrt(square * independent / (1 - independent))
-        p_values = two_sided_p(mean / error, np.maximum(1 / independent - 1, 1))
+        p_values = 2 * stdtr(np.maximum(1 / independent - 1, 1), -np.abs(mean / error))
     p_values = np.where(square > 0, p_values, np.where(mean == 0, 1.0, 0.0))
     return np.where(tested, p_values, np.nan)
 

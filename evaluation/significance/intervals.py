@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
 from evaluation.aggregation import WeightedMean
 from evaluation.significance.effective_starts import FEWEST_DEGREES, NEIGHBOURS, EffectiveStarts
 from evaluation.significance.run_means import run_variances
-from evaluation.significance.student import t_of_95, t_quantile, two_sided_p
 
 FEWEST_STARTS = 4
 """With fewer starts there is no interval. A pair of neighbouring starts counts as one."""
@@ -47,7 +47,7 @@ class Estimate:
         distance = abs(self.value - expected)
         if self.error == 0:
             return 1.0 if distance == 0 else 0.0
-        return float(two_sided_p(distance / self.error, self.freedom))
+        return float(2 * stdtr(self.freedom, -distance / self.error))
 
     def detectable(self, power: float = 0.8) -> float | None:
         """Return the true difference that a two-sided 5 % test finds with probability `power`.
@@ -56,7 +56,7 @@ class Estimate:
         """
         if math.isnan(self.error):
             return None
-        return self.error * (self.quantile + float(t_quantile(power, self.freedom)))
+        return self.error * (self.quantile + float(stdtrit(self.freedom, power)))
 
 
 def interval(
@@ -113,7 +113,7 @@ def _with_seeds(
     with np.errstate(invalid="ignore", divide="ignore"):
         combined = total**2 / sum((part**2 / degrees for part, degrees in parts), start=np.zeros(variance.shape))
     combined = np.where(total > 0, combined, freedom)
-    return total, combined, t_of_95(np.maximum(combined, FEWEST_DEGREES))
+    return total, combined, stdtrit(np.maximum(combined, FEWEST_DEGREES), 0.975)
 
 
 def jackknife(score: Callable[..., np.ndarray], *means: WeightedMean) -> np.ndarray:
