@@ -124,7 +124,7 @@ def test_only_user_errors_are_explained():
         ("train trainer.rate.rising=0.1", "there is no option trainer.rate"),
         (
             "train 'trainer.optimizer={_target_: torch.optim.Adamw}'",
-            "trainer.optimizer: there is no torch.optim.Adamw; did you mean torch.optim.AdamW?",
+            "trainer.optimizer: torch.optim.Adamw does not exist; did you mean torch.optim.AdamW?",
         ),
         ("train 'trainer.lightning={gpus: 2}'", "trainer.lightning: Lightning's Trainer has no flag 'gpus'; "),
         ("train trainer.epochs=three", "trainer.epochs must be a whole number of at least 1, got 'three'"),

@@ -89,6 +89,12 @@ def size_in_bytes(name: str, value: object) -> int:
 
 def construct(name: str, kind: Callable[..., _T], options: Mapping[str, Any]) -> _T:
     """Return `kind(**options)`; raise an `InputError` for an unknown option or a missing required one."""
+    check_options(name, kind, options)
+    return kind(**options)
+
+
+def check_options(name: str, kind: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise an `InputError` unless `kind(**options)` has no unknown option and all required ones."""
     parameters = inspect.signature(kind).parameters.values()
     known = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     unknown = [option for option in options if option not in known]
@@ -97,4 +103,3 @@ def construct(name: str, kind: Callable[..., _T], options: Mapping[str, Any]) ->
     required = [each.name for each in parameters if each.name in known and each.default is each.empty]
     if missing := [option for option in required if option not in options]:
         raise InputError(f"{name} has no value for its option {missing[0]!r}; give it one")
-    return kind(**options)

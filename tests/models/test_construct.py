@@ -113,7 +113,7 @@ def test_classes_and_functions_of_a_registered_package_are_found(tmp_path, monke
     assert [type(layer) for layer in made.inner] == [nn.ReLU, nn.GELU]
     assert build_part("model.backbone", {"_target_": "gardens.nets.net"}).width == 3
     for node, sentence in {
-        "gardens.nets.no_net": "model.x: gardens.nets.no_net returned a int instead of a torch.nn.Module",
+        "gardens.nets.no_net": "model.x: gardens.nets.no_net returns a int, not a Module",
         "gardens.nets.os": "model.x: gardens.nets.os is not a torch.nn.Module",
         "gardens.nets.Net": "model.x has no value for its option 'width'",
         "gardens.weeds.Net": "model.x: gardens.weeds.Net does not exist",
@@ -127,7 +127,7 @@ def test_classes_and_functions_of_a_registered_package_are_found(tmp_path, monke
 @pytest.mark.parametrize(
     ("node", "sentence"),
     [
-        (3, r"model.x must be a description such as \{_target_: torch.nn.Conv2d, ...\}, got 3"),
+        (3, r"model.x must be \{_target_: package.Class, argument: value, ...\}, got 3"),
         ({"_target_": "os.system", "command": "true"}, "model.x: os.system is not in models, torch.nn, the only"),
         ({"_target_": "torch.hub.load"}, "model.x: torch.hub.load is not in models, torch.nn"),
         ({"_target_": "torch.nn.init.zeros_"}, "model.x: torch.nn.init.zeros_ is not a torch.nn.Module"),
@@ -147,6 +147,13 @@ def test_a_part_must_be_in_an_allowed_package(node, sentence):
 def test_a_part_from_torch_is_built():
     layer = build_part("model.x", {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 1}, in_channels=2)
     assert layer(torch.zeros(1, 2, 4, 5)).shape == (1, 3, 4, 5)
+
+
+def test_errors_of_a_constructor_are_passed_on():
+    """A network may read values, which `models.outline` and `Backbone` handle on a device without values."""
+    layer = {"_target_": "torch.nn.Conv2d", "in_channels": 3, "out_channels": 4, "kernel_size": 1, "groups": 2}
+    with pytest.raises(ValueError, match="divisible by groups"):
+        build_part("model.x", layer)
 
 
 def test_a_package_must_not_repeat_a_configuration_file(tmp_path, monkeypatch):

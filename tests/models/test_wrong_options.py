@@ -81,7 +81,7 @@ WRONG = {
         ({}, "halves the grid twice, which needs 5 rows and columns", TASK, Grid.regular(9, 4)),
     ],
     "networks.backbone.Backbone": [
-        ({"backbone": "ResNet"}, "model.backbone must be a description such as"),
+        ({"backbone": "ResNet"}, "model.backbone must be {_target_: package.Class, "),
         ({"backbone": {"_target_": "os.system"}}, "model.backbone: os.system is not in models, torch.nn, weathernets"),
         ({"backbone": RESNET, "tiles": "yes"}, "model.tiles must be true or false, got 'yes'"),
         ({"backbone": RESNET, "inputs_argument": "channels"}, "model.backbone has no option 'channels'; it has in_cha"),
