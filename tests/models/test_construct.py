@@ -120,6 +120,9 @@ def test_classes_and_functions_of_a_registered_package_are_found(tmp_path, monke
     }.items():
         with pytest.raises(InputError, match=sentence):
             build_part("model.x", {"_target_": node})
+    inner = {"inner": {"_target_": "gardens.nets.no_net"}}
+    with pytest.raises(InputError, match=r"model.x.inner: gardens.nets.no_net returns a int, not a Module"):
+        build_part("model.x", {"_target_": "gardens.nets.Net", "width": 3} | inner)
     with pytest.raises(InputError, match=r"model.x.width is set by the model itself; remove it"):
         build_part("model.x", {"_target_": "gardens.nets.Net", "width": 3}, width=4)
 

@@ -1,8 +1,10 @@
 """Options of the trainer that are refused before data are read, with the option, its value and the way out."""
 
 import pytest
+from pytorch_lightning.profilers import Profiler
 
 from data_pipeline.common.errors import InputError
+from training.specs import build_spec
 from training.trainer_options import TrainerOptions
 
 TORCH = "torch.optim.lr_scheduler"
@@ -71,3 +73,10 @@ def test_a_wrong_option_is_named_with_its_value(option, value):
 def test_options_that_cannot_be_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         TrainerOptions(**options)
+
+
+def test_an_argument_of_the_user_wins_over_that_of_the_project():
+    spec = {"_target_": "pytorch_lightning.profilers.SimpleProfiler"}
+    for own, expected in (({}, "run"), ({"dirpath": "mine"}, "mine")):
+        made = build_spec("trainer.profiler", spec | own, Profiler, given={"dirpath": "run", "unknown": 1})
+        assert made.dirpath == expected
