@@ -1,6 +1,6 @@
 """Steps and time until the U-Net of `twin_joint_unet` has the validation CRPS of the former U-Nets.
 
-The experiments `twin_t2m_unet`, `twin_t850_unet` and `twin_z500_unet` train the former U-Nets. Each reads eleven
+The experiment `twin_unet` trains the former U-Net of each task. Each reads eleven
 fields, corrects one target and starts at the raw ensemble. All runs have the epochs of their experiment and one thread.
 After every epoch the CRPS of each target is measured, 48 h ahead on the validation years, weighted by area. A former
 run is compared at its best epoch. Time is that of the thread that trains, without validation. The run of
@@ -86,7 +86,7 @@ def train(folder: Path, name: str, *options: str) -> list[dict[str, Any]]:
     """Train an experiment and return its curve."""
     curve = folder / f"{name}.json"
     command = [
-        sys.executable, "-m", "scripts.deepweather", "train", f"experiment=twin_{name}_unet", *options,
+        sys.executable, "-m", "scripts.deepweather", "train", *options,
         "trainer.emos_minutes=0", f"run_dir={folder / name}",
         f"trainer.callbacks=[{{_target_: benchmarks.time_to_skill.Curve, path: {curve}}}]",
     ]  # fmt: skip
@@ -114,9 +114,12 @@ def main() -> None:
     data, ratios = f"data.path={arguments.path}", {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        joint = train(folder, "joint", data, f"store={arguments.store}")
+        joint = train(folder, "joint", "experiment=twin_joint_unet", data, f"store={arguments.store}")
         for target, task in TASKS.items():
-            former = min(train(folder, task, data), key=lambda point: float(point["crps"][target]))
+            former = min(
+                train(folder, task, "experiment=twin_unet", f"task={task}", data),
+                key=lambda point: float(point["crps"][target]),
+            )
             found = reached(joint, target, former["crps"][target])
             final = joint[-1]["crps"][target]
             print(

@@ -96,7 +96,7 @@ def test_every_experiment_is_built_and_has_its_own_run_folder():
         assert isinstance(build(cfg.data.split), Split)
         assert callable(build(cfg.loss))
         assert callable(build(cfg.data.archive).check_available)
-    assert "runs/ens10_t2m_unet" in folders
+    assert "runs/ens10_unet_t2m" in folders
     assert len(set(folders)) == len(folders)
 
 
@@ -120,7 +120,7 @@ def test_only_user_errors_are_explained():
         ("prepare pathh=here", "there is no option pathh; did you mean path?"),
         ("train model=unett", f"there is no model unett; choose one of {GROUPS['model'][0]}, "),
         ("train experiment=null", "a group of options (data, task, model, "),
-        ("train experiment=ens10", "there is no experiment ens10; choose one of deep_weather_t850, "),
+        ("train experiment=ens10", "there is no experiment ens10; choose one of deep_weather, "),
         ("train trainer.rate.rising=0.1", "there is no option trainer.rate"),
         (
             "train 'trainer.optimizer={_target_: torch.optim.Adamw}'",

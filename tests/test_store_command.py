@@ -9,9 +9,9 @@ from conf.hydra_command import composed_options
 
 COMMANDS = [
     ["data=ens10", "data.path=/ens10", "task=t850", "data.split.train=[1999,2010]", "trainer.epochs=3"],
-    ["experiment=poet_t850"],
-    ["experiment=poet_t850", "task.lead_times=[48]", "data.store=/old", "data.cache.threads=5"],
-    ["experiment=twin_t2m_unet", "data.archive.grid=1.5"],
+    ["experiment=poet"],
+    ["experiment=poet", "task.lead_times=[48]", "data.store=/old", "data.cache.threads=5"],
+    ["experiment=twin_unet", "task=t850", "data.archive.grid=1.5"],
     ["data=grib", "data.path=/my files", "data.split.train=[2016,2017]", "+task.static=[lsm]", "data.split.folds=2"],
 ]
 SAME = ("data.archive", "data.path", "data.split", "task")

@@ -75,17 +75,6 @@ def test_a_mixture_of_experts_chooses_experts_and_trains_its_gate_by_routing(cho
     assert all(gradient.abs().max() > 0 for gradient in gates)
 
 
-def test_a_removed_experiment_named_after_the_mixture_of_experts_is_an_error(tmp_path, command):
-    """Its name must not train another network than before; `twin_joint_smoe_unet` was never another one."""
-    assert experiments("smoe_unet") == [
-        *(f"ens10_{task}_smoe_unet" for task in ("t2m", "t850", "z500")), "twin_joint_smoe_unet"
-    ]  # fmt: skip
-    ended = command(tmp_path, "train", "experiment=twin_t2m_smoe_unet")
-    assert ended.code == 2
-    assert ended.stderr.startswith("error: there is no experiment twin_t2m_smoe_unet; choose one of ")
-    assert "twin_t2m_blend_unet" in ended.stderr
-
-
 @pytest.mark.parametrize("choice", ["model=blend_unet", *(f"experiment={name}" for name in experiments("blend_unet"))])
 def test_models_named_blend_contain_blends_only(choice):
     model = network(plain(compose_config(choice).model))
