@@ -21,7 +21,6 @@ from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.extras import package
 from data_pipeline.common.progress import show_progress
-from data_pipeline.common.renamed import current_arguments, refuse_gone
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -65,8 +64,8 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
 
     def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
         def command() -> None:
-            _prepare(name, light=False)
-            with show_progress(name, sys.argv[1:]), reporting(name):
+            sys.argv[1:] = _full_words(sys.argv[1:])
+            with show_progress(name, sys.argv[1:]), reporting():
                 _run_by_hydra(name, f"deepweather {name}", function)
 
         return command
@@ -82,8 +81,8 @@ def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callab
 
     def decorate(function: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         def command() -> None:
-            _prepare(name, light=True)
-            with show_progress(name, sys.argv[1:]), reporting(name):
+            sys.argv[1:] = _full_words(sys.argv[1:])
+            with show_progress(name, sys.argv[1:]), reporting():
                 try:
                     options = read_options(name, sys.argv[1:])
                 except NeedsHydraError as needed:
@@ -96,23 +95,9 @@ def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callab
     return decorate
 
 
-def _prepare(name: str, light: bool) -> None:
-    """Give the arguments of the command line their current names."""
-    sys.argv[1:] = _current_words(name, sys.argv[1:], light)
-
-
-def _current_words(name: str, words: Sequence[str], light: bool) -> list[str]:
-    """Return the arguments of a verb with their current names."""
-
-    def model() -> str | None:
-        if light:
-            return None
-        from conf.hydra_command import chosen_model_class
-
-        return chosen_model_class(name, full)
-
-    full = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
-    return current_arguments(full, model, name)
+def _full_words(words: Sequence[str]) -> list[str]:
+    """Return the arguments of a verb with their full names, such as `data.path` for `path`."""
+    return [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
 
 
 def options_of_verb(name: str, words: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
@@ -120,33 +105,28 @@ def options_of_verb(name: str, words: Sequence[str], wanted: Sequence[str]) -> d
 
     Wrong words raise the errors of the verb itself. Options that have no value are None.
     """
-    light = not has_groups(name)
-    current = _current_words(name, words, light)
-    if light:
+    full = _full_words(words)
+    if not has_groups(name):
         try:
-            found = read_options(name, current)
+            found = read_options(name, full)
         except NeedsHydraError:
             pass
         else:
             return {key: found.get(key) for key in wanted}
-    for word in current:
-        refuse_gone(name, word.partition("=")[0])
     with package(f"deepweather {name}", "train"):
         from conf.hydra_command import composed_options
-    return composed_options(name, current, wanted)
+    return composed_options(name, full, wanted)
 
 
 def _run_by_hydra(name: str, purpose: str, function: Callable[[DictConfig], None]) -> None:
     """Call the function with the options that Hydra reads; `purpose` is what needs Hydra, for the error."""
-    for word in sys.argv[1:]:
-        refuse_gone(name, word.partition("=")[0])
     with package(purpose, "train"):
         from conf.hydra_command import run
     run(name, function)
 
 
 @contextmanager
-def reporting(verb: str) -> Iterator[None]:
+def reporting() -> Iterator[None]:
     """Print the one line of a user error in the block, and exit with its code."""
     try:
         interruption.install()
@@ -154,7 +134,7 @@ def reporting(verb: str) -> Iterator[None]:
     except KeyboardInterrupt:
         leave(InterruptedRunError(interruption.INTERRUPTED))
     except Exception as error:
-        explained = explain(error, verb)
+        explained = explain(error)
         if explained is None or os.environ.get("DEEPWEATHER_DEBUG") == "1":
             raise
         leave(explained)
@@ -171,7 +151,7 @@ def leave(error: InputError) -> NoReturn:
     sys.exit(error.exit_code)
 
 
-def explain(error: BaseException, verb: str = "") -> InputError | None:
+def explain(error: BaseException) -> InputError | None:
     """Return the error for the user if `error`, or one of its causes, is a user error, else None."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
@@ -183,4 +163,4 @@ def explain(error: BaseException, verb: str = "") -> InputError | None:
         return None
     from conf.hydra_command import explain_hydra
 
-    return explain_hydra(error, chain, verb)
+    return explain_hydra(error, chain)

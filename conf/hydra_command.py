@@ -24,7 +24,6 @@ from conf.command_line import SHORT, unknown_option
 from conf.hydra_sweep import register
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.packages import conf_folders
-from data_pipeline.common.renamed import OPTIONS, current_option, current_spec
 
 
 class Packages(SearchPathPlugin):
@@ -55,14 +54,12 @@ def run(name: str, function: Callable[[DictConfig], None]) -> None:
 
     def task(cfg: DictConfig) -> None:
         # Inside Hydra's task: outside, Hydra would also print its own line about the error.
-        with reporting(name):
-            _refuse_old_names(cfg, name)
-            rename_model_options(cfg)
+        with reporting():
             function(cfg)
 
     # Hydra's own report of a wrong option has many lines and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    with reporting(name):
+    with reporting():
         hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
 
 
@@ -95,45 +92,15 @@ def composed_options(name: str, words: Sequence[str], wanted: Sequence[str]) -> 
     with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
         cfg = compose(name, list(words), return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
-    _refuse_old_names(cfg, name)
-    rename_model_options(cfg)
     found = {key: OmegaConf.select(cfg, key) for key in wanted}
     return {key: plain_node(value) if OmegaConf.is_config(value) else value for key, value in found.items()}
 
 
-def _refuse_old_names(cfg: DictConfig, verb: str) -> None:
-    """Raise an error for an old option of `verb` that a YAML file has set: it would have no effect."""
-    for option, new in OPTIONS.items():
-        *verbs, old = option.split()
-        outer, _, last = old.rpartition(".")
-        parent = OmegaConf.select(cfg, outer) if outer else cfg
-        if verbs in ([], [verb]) and isinstance(parent, DictConfig) and last in parent.keys():  # noqa: SIM118
-            raise InputError(f"option {old} is now called {new}; rename it in your YAML file")
-
-
-def rename_model_options(cfg: DictConfig) -> None:
-    """Give the model's options their current names, where a value such as `{window: 30}` holds old ones."""
-    if isinstance(model := cfg.get("model"), DictConfig):
-        written = OmegaConf.to_container(model)
-        if (current := current_spec(written, "model")) != written:
-            OmegaConf.update(cfg, "model", current, merge=False)
-
-
-def chosen_model_class(name: str, arguments: list[str]) -> str | None:
-    """Return the class of the model that the arguments choose, None if they are wrong: Hydra then reports them."""
-    overrides = [word for word in arguments if re.match(r"(?!-|[~+]*model\.(?!_target_=))(~|.*=)", word)]
-    try:
-        with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
-            return str(compose(name, overrides).model._target_)
-    except (HydraException, OmegaConfBaseException, ValueError):
-        return None
-
-
-def explain_hydra(error: BaseException, chain: Sequence[BaseException], verb: str) -> InputError | None:
+def explain_hydra(error: BaseException, chain: Sequence[BaseException]) -> InputError | None:
     """Return the error for the user if an error, whose causes are `chain`, is a wrong option, else None."""
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and link.key is not None:
-            return InputError(_configuration_sentence(link, verb))
+            return InputError(_configuration_sentence(link))
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return InputError(f"there is no {group} {name}; choose one of {', '.join(error.options)}")
@@ -150,14 +117,11 @@ def explain_hydra(error: BaseException, chain: Sequence[BaseException], verb: st
     return None
 
 
-def _configuration_sentence(error: OmegaConfBaseException, verb: str) -> str:
+def _configuration_sentence(error: OmegaConfBaseException) -> str:
     key, parent = error.full_key or str(error.key), error.parent_node
     if isinstance(error, MissingMandatoryValue):
         return f"option {key} has no value; give it as {key}=..."
     if isinstance(parent, DictConfig) and error.key not in parent:
-        model = OmegaConf.select(parent._get_root(), "model._target_")
-        if (renamed := current_option(key, model, verb)) != key:
-            return f"option {key} is now called {renamed}; rename it in your YAML file"
         known = [str(name) for name in parent if name != "hydra"]
         if "data" in known:
             known += SHORT

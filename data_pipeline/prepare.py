@@ -22,7 +22,6 @@ from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRu
 from data_pipeline.common.files import lock_folder
 from data_pipeline.common.messages import format_duration, format_size
 from data_pipeline.common.progress import Progress
-from data_pipeline.common.renamed import refuse_gone
 from data_pipeline.dates import Dates
 from data_pipeline.inventory import Inventory, task_report
 from data_pipeline.split import Split
@@ -96,7 +95,6 @@ def selected_statistics(names: object) -> list[str]:
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise InputError(f"statistics must be a list, such as [normalization,efi], got {names!r}")
     for name in names:
-        refuse_gone("prepare", str(name))
         check_choice("statistics", name, STATISTICS)
     return list(dict.fromkeys(names))
 

@@ -139,7 +139,6 @@ class Task(HasChannels):
             "name": self.name, "inputs": [str(v) for v in self.inputs], "targets": [str(v) for v in self.targets],
             "lead_times": list(self.lead_times), "static": list(self.static),
         }  # fmt: skip
-        # Tasks without these fields keep the text of earlier versions, because files are compared by it.
         further = {"other_leads": self.other_leads, "analysis": self.analysis, "formulas": self.formulas}
         return values | {name: [str(v) for v in found] for name, found in further.items() if found}
 

@@ -79,7 +79,7 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, sc
 def check_meanings(corrector: Corrector, path: Path, task: Task, meanings: Sequence[Meaning]) -> None:
     """Refuse a corrector whose training data had other units, levels or intervals than the data, which have `meanings`.
 
-    Files of older versions state none, and are not checked.
+    A corrector without meanings is not checked.
     """
     theirs = corrector.task
     if not corrector.meanings:

@@ -18,7 +18,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, Form, extreme_forecast_index, traces
-from data_pipeline.statistics.statistic_file import load_statistic, made_of_dates
+from data_pipeline.statistics.statistic_file import load_statistic
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
 
@@ -71,7 +71,7 @@ def load_model_climate(
     check_choice("efi_form", form, get_args(Form))
     file = load_statistic(path, "efi")
     made = json.loads(file.attrs["made_from"])
-    known = made_of_dates(made)
+    known = Dates.from_json(made["dates"])
     if shared := known.first_shared(scored):
         raise InputError(f"efi_climate: {path} is the climate of {known}, and {shared} is a scored date; {_REMEDY}")
     if other := known.first_not_in(training):

@@ -33,7 +33,7 @@ class FoldCorrectors:
         seen = []
         for corrector in correctors:
             found = [seen_dates(corrector.provenance, name) or Dates(()) for name in SEEN]
-            found += (stated_fits(corrector.provenance) or {}).values()
+            found += stated_fits(corrector.provenance).values()
             seen.append(Dates(tuple(span for dates in found for span in dates.spans)))
         return cls(tuple(correctors), tuple(seen))
 
@@ -66,7 +66,7 @@ class FoldCorrectors:
         """Return the part that was fitted on a `day` outside the training and validation of its corrector, as text."""
         for number, corrector in enumerate(self.correctors, 1):
             splits = [seen_dates(corrector.provenance, name) or Dates(()) for name in SEEN]
-            fits = stated_fits(corrector.provenance) or {}
+            fits = stated_fits(corrector.provenance)
             hidden = [part for part, dates in fits.items() if dates.covers(Dates(((day, day),)))]
             if hidden and not any(dates.covers(Dates(((day, day),))) for dates in splits):
                 return f" ({hidden[0]} of corrector {number})"

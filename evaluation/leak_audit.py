@@ -37,8 +37,6 @@ def check_leaks(corrector: Corrector, path: Path, scored: Dates | None) -> None:
                 "score other dates or train it without these"
             )
     fits = stated_fits(corrector.provenance)
-    if fits is None:
-        return
     for part in corrector.fitted_parts:
         if not any(part == stated or part.startswith(f"{stated}.") for stated in fits):
             raise InputError(
@@ -93,16 +91,13 @@ def audit(
     for name, folds in models.items():
         chosen = folds.choose(valid)
         nearest: list[tuple[int, str, str, np.datetime64]] = []
-        whole = False
         for k, corrector in enumerate(folds.correctors):
             days = np.unique(valid[chosen == k].astype("datetime64[D]"))
-            fits = stated_fits(corrector.provenance)
-            whole |= fits is None
-            for part, dates in (_split_dates(corrector) if fits is None else fits).items():
+            for part, dates in stated_fits(corrector.provenance).items():
                 if len(days) and dates.spans:
                     distance, day = nearest_day(dates, days)
                     nearest.append((distance, part, part_title(corrector, part), day))
-                    if gap_days and fits is not None and distance <= gap_days:
+                    if gap_days and distance <= gap_days:
                         raise InputError(
                             f"{name}: its {part_title(corrector, part)} {_verb(part)} a date {_days(distance)} from "
                             f"{day}, a scored date, and data.split.gap_days={gap_days} asks for more; train it with "
@@ -111,12 +106,7 @@ def audit(
         if not nearest:
             continue
         distance, part, title, day = min(nearest)
-        found[name] = {"nearest_days": distance, "part": part, "by_part": not whole}
-        if whole:
-            notes.append(
-                f"{name}: its file, of an older version, states the dates of training and validation and not those of "
-                "each part"
-            )
+        found[name] = {"nearest_days": distance, "part": part}
         if distance <= overlap:
             notes.append(
                 f"{name}: its {title} {_verb(part)} a date {_days(distance)} from {day}, a scored date; "
@@ -141,12 +131,6 @@ def nearest_day(fitted: Dates, days: np.ndarray) -> tuple[int, np.datetime64]:
     distance = np.maximum(np.minimum(after, before), 0)
     place = int(distance.argmin())
     return int(distance[place]), days[place]
-
-
-def _split_dates(corrector: Corrector) -> dict[str, Dates]:
-    """Return the dates of training and validation of a corrector that does not state those of its parts."""
-    seen = {part: seen_dates(corrector.provenance, name) for part, name in (("model", "train"), ("checkpoint", "val"))}
-    return {part: dates for part, dates in seen.items() if dates is not None}
 
 
 def _verb(part: str) -> str:

@@ -177,8 +177,8 @@ def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
     dates = {name: seen_dates(given[0], name) for name in SEEN}
     found |= {f"{name}_dates": seen.to_json() for name, seen in dates.items() if seen is not None}
     state_fits(found, joined_fits({f"model.correctors.{k}": provenance for k, provenance in enumerate(given)}))
-    dated = (f"{name}_{kind}" for name in SEEN for kind in ("dates", "years"))
-    single = ("fits", "run", "unfitted", "validation_crps", "validation_crps_raw", *dated)
+    dates_of_splits = (f"{name}_dates" for name in SEEN)
+    single = ("fits", "run", "unfitted", "validation_crps", "validation_crps_raw", *dates_of_splits)
     for key in dict.fromkeys(key for provenance in given for key in provenance if key not in single):
         values = [provenance.get(key) for provenance in given]
         found[key] = values[0] if all(value == values[0] for value in values) else values

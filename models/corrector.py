@@ -24,7 +24,6 @@ from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import Progress
-from data_pipeline.common.renamed import current_spec
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
@@ -60,7 +59,7 @@ class Corrector(nn.Module):
     """A model with everything that it needs to correct a forecast.
 
     `spec` describes the model (`_target_` and hyper-parameters). `static` are its static fields in physical units.
-    `provenance` records the training; evaluation refuses years that it lists as training or validation years.
+    `provenance` records the training; evaluation refuses dates that it lists as training or validation dates.
     `meanings` are units, levels and intervals of the task's channels in the training data.
     On a domain of several ranks, inputs and outputs are the own tile; state and file cover the whole globe.
     """
@@ -88,7 +87,7 @@ class Corrector(nn.Module):
         self.register_buffer("static", static.clone())
         self._learns = any(True for _ in self.model.parameters())
         self.envelope = envelope
-        """What the fit has read; None before a fit, and in files of older versions."""
+        """What the fit has read; None before a fit, and for a model that reads physical values."""
         self.notes: list[str] = []
         """Notes of the fit for the user, one sentence each."""
 
@@ -245,9 +244,6 @@ class Corrector(nn.Module):
             with limited_modules(path, len(shapes)):
                 drawn = outline(build)
             if drawn is not None:
-                for name, module in drawn.named_modules():
-                    if hasattr(module, "complete_state"):
-                        module.complete_state(shapes, f"{name}.")
                 check_tensors(path, type(drawn.model).__name__, drawn, shapes)
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in header.shapes}
@@ -297,8 +293,8 @@ def _read_description(cls: type[Corrector], path: str | Path, text: str, static:
                 f"{path} has format {version}, this version reads {FILE_FORMAT}; train the corrector again"
             )
         task, grid = Task(**description["task"]), grid_of_json(description["grid"])
-        spec, provenance = current_spec(dict(description["model"])), dict(description["provenance"])
-        meanings = [Meaning.from_json(values) for values in description.get("meanings", ())]
+        spec, provenance = dict(description["model"]), dict(description["provenance"])
+        meanings = [Meaning.from_json(values) for values in description["meanings"]]
         envelope = Envelope.from_json(description.get("envelope"))
         model_class(spec.get("_target_"))
     except InputError as error:

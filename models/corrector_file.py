@@ -83,7 +83,7 @@ def plain_json(text: str) -> Any:
             depth -= 1
     if deepest > DEEPEST:
         raise ValueError(f"its JSON is {deepest} levels deep, and no corrector needs more than {DEEPEST}")
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    return json.loads(text, object_pairs_hook=_unique)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -91,11 +91,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"its JSON has the key {next(n for n in names if names.count(n) > 1)!r} twice")
     return found
-
-
-def _no_constant(name: str) -> float:
-    """Return NaN and infinities, which old descriptions may hold, such as in scores of a validation."""
-    return float(name.replace("Infinity", "inf"))
 
 
 def _check_tensors(values: Mapping[str, Any], size: int) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:

@@ -52,7 +52,7 @@ class Normalizer(nn.Module):
     known: Tensor
     """(T, H, W) 0 where no training sample has a value of the target, else 1."""
     always: Tensor
-    """(C, H, W) 1 where every training sample has a value of all members; 0 elsewhere, and in files of old versions."""
+    """(C, H, W) 1 where every training sample has a value of all members, else 0."""
     _area: Tensor
 
     def __init__(
@@ -195,14 +195,8 @@ class Normalizer(nn.Module):
             target=(sample.target - location) / scale,
         )
 
-    def complete_state(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Add the tensors that files of earlier versions lack to a `state` whose names begin with `prefix`."""
-        state.setdefault(f"{prefix}known", torch.ones(self.known.shape))
-        state.setdefault(f"{prefix}always", torch.zeros(self.always.shape))
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Load a state, which may come from a file of an earlier version."""
-        self.complete_state(state_dict, prefix)
+        """Load a state."""
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self.complete = bool(self.known.all())
 

@@ -92,7 +92,7 @@ def main() -> None:
         from conf import reporting
         from conf.help_text import help_text
 
-        with reporting(verb):
+        with reporting():
             print(help_text(verb, sys.argv[2:]))
         return
     del sys.argv[1]

@@ -20,7 +20,7 @@ from models.corrector import Corrector
 
 GRID = Grid.regular(7, 12)
 TASK = Task("t2m", ["2t"], ["2t"], [48])
-PROVENANCE = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
+PROVENANCE = {"train_dates": [["2014-01-01", "2014-12-31"]], "val_dates": [["2015-01-01", "2015-12-31"]], "members": 5}
 
 
 class MemoryFields:

@@ -47,7 +47,7 @@ def make_scores(seed=0):
         "best_set": {"lowest": "emos", "models": ["emos"], "level": 0.05, "text": "emos & all others."},
         "power": {"level": 0.05, "power": 0.8, "models": {}, "text": "These starts show 3 % < 4 %."},
         "leak_audit": {
-            "models": {"emos": {"nearest_days": 545, "part": "model", "by_part": True}}, "notes": ["a note & more"],
+            "models": {"emos": {"nearest_days": 545, "part": "model"}}, "notes": ["a note & more"],
         },
         "oracle": {
             "n_forecasts": 90, "crps": 0.2, "crps_plain": 0.22, "spread_skill": 1.0, "rank_histogram": [0.2] * 5,

@@ -49,7 +49,7 @@ def by_hydra(words):
         with initialize_config_dir(str(CONF), version_base="1.3"):
             return plain(compose("correct", words))
     except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
-        return str(explain(error, "correct"))
+        return str(explain(error))
 
 
 def by_hand(words):

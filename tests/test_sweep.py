@@ -177,7 +177,7 @@ from pathlib import Path
 from conf import reporting
 from conf.sweep_runs import SweepRun, run_here
 SweepRun.command = property(lambda run: [sys.executable, "-c", {waiting!r}, {str(started)!r}])
-with reporting("train"):
+with reporting():
     run_here([SweepRun(("a=1",), ("train",), Path("sweep") / name) for name in ("one", "two")], Path("sweep"), 1)
 """
         )

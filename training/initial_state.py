@@ -24,7 +24,7 @@ from models.corrector import Corrector
 from models.parallel.domain import Domain
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
-from models.provenance.training_dates import joined_fits, seen_dates, state_fits, stated_fits, trained_dates
+from models.provenance.training_dates import seen_dates, state_fits, stated_fits, trained_dates
 from models.statistical.crossfit import CrossFitted
 
 SAME = {
@@ -83,8 +83,7 @@ CORRECTOR_FILES = ("initial_weights", "from", "teacher")
 def hash_corrector_files(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run, with the hash of each file of `CORRECTOR_FILES` beside its path.
 
-    The options identify a run, and the same path may later hold other weights. Options that are null are left out, so
-    that runs of earlier versions keep their identity.
+    The options identify a run, and the same path may later hold other weights. Options that are null are left out.
     """
     optional = (*CORRECTOR_FILES, "teacher_weight")
     found = {name: value for name, value in options.items() if value is not None or name not in optional}
@@ -138,5 +137,5 @@ def load_initial_weights(corrector: Corrector, path: str | Path) -> Corrector:
         ) from None
     corrector.envelope = first.envelope
     corrector.provenance["initial_weights"] = first.provenance.get("run")
-    state_fits(corrector.provenance, stated_fits(theirs) or joined_fits({"initial_weights": theirs}))
+    state_fits(corrector.provenance, stated_fits(theirs))
     return corrector

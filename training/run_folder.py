@@ -33,7 +33,7 @@ WITHOUT_EFFECT = {
 """Options that change the speed of a run, the work lost when it is killed or its end, but no step of its training."""
 
 RUN_FORMAT = 3
-"""Version of option names and checkpoints in a run folder. Runs of another version are refused, not resumed."""
+"""Format of options and checkpoints in a run folder. Runs of another format are refused, not resumed."""
 
 MARKER, CURVES, SUMMARY, LOGGERS, MEMORY_PLAN = (
     "config.yaml",
@@ -66,8 +66,8 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
         raise InputError(f"{marker} was not written by deepweather train; choose another run_dir")
     if held.get("format") != RUN_FORMAT:
         raise InputError(
-            f"{run_dir} holds a run of another version of deepweather, which this version cannot resume; finish it "
-            "with that version, or choose another run_dir (a finished corrector.safetensors of that run can be used)"
+            f"{marker} has format {held.get('format')}, this version resumes format {RUN_FORMAT}; finish the run with "
+            "the version that began it, or choose another run_dir"
         )
     if held.get("run") != identity:
         other = [

@@ -41,8 +41,6 @@ from data_pipeline.statistics.training_forecasts import TrainingForecasts
 _REMEDY = "name a file that deepweather prepare has made, or run prepare again"
 _VERSION = 2
 """Increased whenever the same options give other numbers."""
-_OPTION_NAMES = {"window_starts": "window"}
-"""Options in `made_from` keep the names of version 0.1, so that files of that version stay valid."""
 
 
 def origin(statistic: Statistic, training: TrainingForecasts) -> str:
@@ -55,7 +53,7 @@ def origin(statistic: Statistic, training: TrainingForecasts) -> str:
             "data": training.source.fingerprint,
             "task": training.task.to_json(),
             "dates": training.dates.to_json(),
-            "options": {_OPTION_NAMES.get(name, name): options[name] for name in options if name != "memory_bytes"},
+            "options": {name: value for name, value in options.items() if name != "memory_bytes"},
         }
     )
 
@@ -103,8 +101,8 @@ def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
         made = json.loads(dataset.attrs["made_from"])
         if (found := made["statistic"]) != name:
             raise InputError(f"{path} holds the statistic {found}, not {name}; give the path of {name}.nc")
-        if made.get("version") != _VERSION:
-            raise InputError(f"{path} was made by another version of deepweather; run prepare again")
+        if (found := made.get("version")) != _VERSION:
+            raise InputError(f"{path} has version {found}, this program reads {_VERSION}; run prepare again")
         try:
             return _select(dataset, path, selection).load()
         except (RuntimeError, OSError):
@@ -117,24 +115,16 @@ def provenance_of(path: str | Path) -> str:
         return fingerprint_of(dataset.attrs["made_from"], sampled_hash_of(Path(path)))
 
 
-def made_of_dates(made_from: Mapping[str, Any]) -> Dates:
-    """Return the dates in the attribute `made_from`; files of version 0.1 have the first and last year."""
-    if "dates" in made_from:
-        return Dates.from_json(made_from["dates"])
-    first, last = made_from["years"]
-    return Dates.of_years(range(first, last + 1))
-
-
 def load_for_run(path: str | Path, name: str, dates: Dates, fingerprint: str, grid: Grid) -> xr.Dataset:
     """Read the statistic `name` of a training run; refuse one of other dates, data or cells than the run has."""
     file = load_statistic(path, name)
     made = json.loads(file.attrs["made_from"])
-    if (known := made_of_dates(made)) != dates.days:
+    if (known := Dates.from_json(made["dates"])) != dates.days:
         raise InputError(f"{path} is made of {known}, the training dates are {dates}; {remedy_for(name)}")
     if made["data"] != fingerprint:
         raise InputError(
-            f"{path} is made of other forecasts than those of data, or an older version of deepweather read them "
-            f"differently; {remedy_for(name)}"
+            f"{path} is made of other forecasts than those of data, or another version of deepweather read them; "
+            f"{remedy_for(name)}"
         )
     if not Grid(tuple(file.latitude.values), tuple(file.longitude.values)).matches(grid):
         raise InputError(f"{path} is made on another grid than {grid}; {remedy_for(name)}")

@@ -263,9 +263,8 @@ def choose_source(archive: Archive, folder: str | Path | None, dates: Dates) -> 
     store = Store(folder)
     if archive.exists and archive.fingerprint != store.fingerprint:
         raise InputError(
-            f"{store} was made from other files than data.archive now names, or these files have changed, or an older "
-            "version of deepweather read them differently; "
-            "make the store again in another folder, or leave out data.store"
+            f"{store} was made from other files than data.archive now names, or these files have changed, or another "
+            "version of deepweather read them; make the store again in another folder, or leave out data.store"
         )
     if store.missing != archive.missing and any(one.reason in ("missing_field", "masked") for one in store.omissions):
         raise InputError(

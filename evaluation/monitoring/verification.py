@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from evaluation.monitoring.forecast_scores import member_levels, score_regions, 
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
 from evaluation.monitoring.share_history import ShareHistory
 from models.corrected_files.conformal_option import recorded_correctors
+from models.corrected_files.sidecar import sidecar_path
 from models.members.conformal import band_weights, interval_levels, normal_scores, ordered
 
 FAR = 10.0
@@ -218,18 +219,6 @@ def seconds(times: np.ndarray) -> list[int]:
     return found
 
 
-def sidecar_of(path: Path) -> dict | None:
-    """Return the content of the file that `correct` writes beside its output, None if there is none."""
-    beside = path.with_name(path.name + ".json")
-    try:
-        found = json.loads(beside.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{beside} is damaged ({error}); remove it, or correct the forecast again") from None
-    return found if isinstance(found, dict) else None
-
-
 def has_conformal_layer(path: Path, corrector: str) -> bool:
     """Return whether the layer of this corrector (SHA-256) moved the forecasts of a file, by the record beside it."""
     return corrector in recorded_correctors(path)
@@ -237,22 +226,16 @@ def has_conformal_layer(path: Path, corrector: str) -> bool:
 
 def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
     """Raise `InputError` if another corrector has written the file; add a note if nothing beside the file tells."""
-    found = sidecar_of(path)
-    if found is None:
+    beside = sidecar_path(path)
+    try:
+        hashes = {one["sha256"] for one in json.loads(beside.read_text("utf-8"))["correctors"]}
+    except FileNotFoundError:
         notes.append(f"{path} has no {path.name}.json beside it: which corrector wrote it is not known")
         return
-    if corrector not in set(_hashes(found)):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{beside} is damaged ({error}); remove it, or correct the forecast again") from None
+    if corrector not in hashes:
         raise InputError(
             f"{path} was written by another corrector (its sidecar has not the SHA-256 {corrector[:12]}…); name files "
             "of this corrector"
         )
-
-
-def _hashes(found: dict) -> Iterable[str]:
-    """Yield the SHA-256 of every corrector that a sidecar names: one, a list, or a mapping by name."""
-    correctors = found.get("correctors", found.get("corrector"))
-    if isinstance(correctors, dict) and "sha256" not in correctors:
-        correctors = list(correctors.values())
-    for one in correctors if isinstance(correctors, list) else [correctors]:
-        if isinstance(one, dict) and isinstance(one.get("sha256"), str):
-            yield one["sha256"]

@@ -185,7 +185,7 @@ def _unguarded(engines: Sequence[Engine]) -> list[str]:
     """Return a sentence for each corrector that does not say what it has seen in training."""
     return [
         f"{engine.description.path} does not state the ranges of its training data, so the input was not compared with "
-        "them; train it again with this version"
+        "them"
         for engine in engines
         if engine.description.envelope is None and engine.description.path is not None
     ]

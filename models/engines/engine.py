@@ -35,7 +35,7 @@ class CorrectorDescription:
     sha256: str = ""
     """Of the file at `path`."""
     envelope: Envelope | None = None
-    """What the corrector has seen in training; None in files of older versions."""
+    """What the corrector has seen in training; None for a model that reads physical values."""
 
 
 class Prediction(Protocol):

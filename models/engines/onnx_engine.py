@@ -162,7 +162,7 @@ class OnnxEngine:
             self.domain = Domain.of(grid)
             self.always = unpack_mask(exported.details["always"], (len(task.channels), *grid.shape))
             self.known = unpack_mask(exported.details["known"], (len(task.targets), *grid.shape))
-            self._climate = exported.details.get("climate")
+            self._climate = exported.details["climate"]
             self._model = OnnxModel.of(exported.content, exported.details, task.target_channels, threads)
         except InputError as error:
             raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
@@ -178,7 +178,7 @@ class OnnxEngine:
 
     @property
     def climate(self) -> TrainingClimate | None:
-        """The training climate of the inputs; None for a model that reads physical values, and in older files."""
+        """The training climate of the inputs; None for a model that reads physical values."""
         if self._climate is None:
             return None
         shape = len(self.description.task.channels), *self.description.grid.shape
@@ -219,7 +219,7 @@ def describe_exported(exported: ExportedFile, name: str, path: Path) -> Correcto
     return CorrectorDescription(
         task=Task(**values["task"]),
         grid=grid,
-        meanings=tuple(Meaning.from_json(each) for each in values.get("meanings", ())),
+        meanings=tuple(Meaning.from_json(each) for each in values["meanings"]),
         provenance=provenance,
         target_grid=None if method is None else TargetGrid(grid, method),
         name=name,

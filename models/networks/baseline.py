@@ -138,20 +138,6 @@ class ClimateBaseline(Baseline):
             shift, kappa, climate = shift[:, None], kappa[:, None], climate[:, None]
         return values + shift - kappa * (values - climate)
 
-    def complete_state(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Add the tensors that files without weights lack to a `state` whose names begin with `prefix`.
-
-        Such a file has the mean m + b and the variance (s² + R²)/2.
-        """
-        old = torch.tensor([1, 0, 0.5, 0.5, 0])[:, None, None].expand(self.weights.shape)
-        state.setdefault(f"{prefix}weights", old.clone())
-        state.setdefault(f"{prefix}climate.coefficients", torch.zeros(self.climate.coefficients.shape))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Load a state, which may come from a file without weights."""
-        self.complete_state(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-
     def _case(self, sample: Sample, errors: ErrorClimate) -> LeftOutCase:
         """Return a batch beside the climates of the other years; cells with too few cases have no error."""
         m, s = super()._moments(sample, None)

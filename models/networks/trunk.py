@@ -60,7 +60,7 @@ class ResidualBlock(nn.Module):
                 ChannelConv2d(domain, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
             )  # fmt: skip
             return
-        # `Identity` has the place of the activation, so that older files have the same names of weights.
+        # `Identity` has the place of the activation, so that weights have the same names on every mesh.
         self.path = nn.Sequential(
             MemberConv2d(grid, inputs, outputs, shared, parity[: inputs - shared])
             if shared

@@ -30,15 +30,9 @@ def split_provenance(split: Split, lead_times: tuple[int, ...]) -> dict[str, lis
 
 
 def seen_dates(provenance: Mapping[str, Any], name: str) -> Dates | None:
-    """Return the dates of the split `name`, train or val, in a provenance; None if it does not say.
-
-    Correctors of version 0.1 have the first and last year in `train_years` and `val_years`.
-    """
-    if (spans := provenance.get(f"{name}_dates")) is not None:
-        return Dates.from_json(spans)
-    if (years := provenance.get(f"{name}_years")) is not None:
-        return Dates.of_years(range(years[0], years[1] + 1))
-    return None
+    """Return the dates of the split `name`, train or val, in a provenance; None if it does not say."""
+    spans = provenance.get(f"{name}_dates")
+    return None if spans is None else Dates.from_json(spans)
 
 
 def valid_days(init_time: Tensor, lead_time: Tensor) -> Dates:
@@ -52,7 +46,7 @@ def state_fits(provenance: dict[str, Any], fits: Mapping[str, Dates]) -> None:
     Parts with the same days share one list, because every list may hold thousands of days.
     """
     groups: dict[Dates, list[str]] = {}
-    for part, dates in ((stated_fits(provenance) or {}) | dict(fits)).items():
+    for part, dates in (stated_fits(provenance) | dict(fits)).items():
         groups.setdefault(dates.days, []).append(part)
     provenance["fits"] = [{"parts": parts, "dates": dates.to_json()} for dates, parts in groups.items()]
 
@@ -62,43 +56,35 @@ def state_training(provenance: dict[str, Any], train: Dates, val: Dates | None, 
 
     Weights that were loaded from an earlier run keep their days.
     """
-    before = (stated_fits(provenance) or {}).get("weights", Dates(()))
+    before = stated_fits(provenance).get("weights", Dates(()))
     fits = {"weights": Dates((*before.spans, *train.days.spans)), "checkpoint": val, "climate": climate}
     state_fits(provenance, {part: dates for part, dates in fits.items() if dates is not None})
 
 
-def stated_fits(provenance: Mapping[str, Any]) -> dict[str, Dates] | None:
-    """Return the days on which each part was fitted; None for files of older versions, which do not state them."""
-    if (groups := provenance.get("fits")) is None:
-        return None
+def stated_fits(provenance: Mapping[str, Any]) -> dict[str, Dates]:
+    """Return the days on which each part was fitted."""
+    groups = provenance.get("fits", ())
     return {part: dates for group in groups for dates in [Dates.from_json(group["dates"])] for part in group["parts"]}
 
 
 def all_seen_dates(provenance: Mapping[str, Any]) -> Dates:
     """Return all dates that any part of a corrector has seen; none if the provenance states none."""
-    found = [*joined_fits({"": provenance}).values(), *(seen_dates(provenance, name) for name in SEEN)]
+    found = [*stated_fits(provenance).values(), *(seen_dates(provenance, name) for name in SEEN)]
     return Dates(tuple(span for dates in found if dates for span in dates.days.spans))
 
 
 def trained_dates(provenance: Mapping[str, Any]) -> Dates:
     """Return the dates of `all_seen_dates` but those on which only the best checkpoint was chosen."""
-    fits = (stated_fits(provenance) or {}).items()
-    found = [dates for part, dates in fits if part.rpartition(".")[2] != "checkpoint"]
+    found = [dates for part, dates in stated_fits(provenance).items() if part.rpartition(".")[2] != "checkpoint"]
     return Dates(
         tuple(span for dates in (*found, seen_dates(provenance, "train")) if dates for span in dates.days.spans)
     )
 
 
 def joined_fits(provenances: Mapping[str, Mapping[str, Any]]) -> dict[str, Dates]:
-    """Return the fits of several correctors, by the name of a corrector and of its part.
-
-    A corrector that does not state its parts is one part, fitted on all dates that it has seen.
-    """
-    found: dict[str, Dates] = {}
-    for name, provenance in provenances.items():
-        if (fits := stated_fits(provenance)) is not None:
-            found |= {f"{name}.{part}": dates for part, dates in fits.items()}
-        else:
-            seen = [dates for split in SEEN if (dates := seen_dates(provenance, split)) is not None]
-            found[name] = Dates(tuple(span for dates in seen for span in dates.days.spans))
-    return found
+    """Return the fits of several correctors, by the name of a corrector and of its part."""
+    return {
+        f"{name}.{part}": dates
+        for name, provenance in provenances.items()
+        for part, dates in stated_fits(provenance).items()
+    }

@@ -143,8 +143,6 @@ def test_damaged_files_are_reported_after_the_summary(damaged, prepare):
     ("options", "words"),
     [
         (["statistics=[eif]"], ["statistics must be one of normalization, efi, got 'eif'"]),
-        (["local.window_cells=7"], ["local.window_cells is gone: networks that standardise by region fit these maps"]),
-        (["+climatology.window=9"], ["climatology.window is gone: model=climatology fits the climatology"]),
         (["moments=true"], ["moments=true applies to a store; set its folder with store=FOLDER"]),
         (["statistics=[efi]", "efi.widnow_starts=9"], ["no option efi.widnow_starts; did you mean efi.window_starts?"]),
         (["cluster=slurm"], ["cluster=slurm needs the command sbatch, which was not found"]),

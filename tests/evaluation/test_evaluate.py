@@ -113,7 +113,7 @@ def test_climatology_of_too_few_cases_is_left_out(archive, emos, scores_of, refu
 
 def test_climatology_of_other_years_than_the_correctors_is_a_warning(emos, scores_of, tmp_path):
     other = Corrector.load(emos)
-    other.provenance |= {"train_years": [1998, 2013]}
+    other.provenance |= {"train_dates": [["1998-01-01", "2013-12-31"]]}
     other.save(tmp_path / "other.safetensors")
     scores = scores_of("run", f"correctors={{emos: {emos}, old: {tmp_path}/other.safetensors}}")
     (warning,) = scores["warnings"]

@@ -100,16 +100,6 @@ def test_a_committee_carries_the_parts_of_its_members(network_file, refusal, tmp
     assert message.startswith(f"{both}: its normaliser of model.correctors.1 was fitted on 2016-05-12")
 
 
-def test_a_committee_with_a_file_of_an_older_version_is_judged_by_its_splits(network_file, scores_of, tmp_path):
-    new, old = network_file("new"), Corrector.load(network_file("old"))
-    del old.provenance["fits"]
-    old.save(tmp_path / "old.safetensors")
-    combined = combine([new, tmp_path / "old.safetensors"])
-    assert stated_fits(combined.provenance)["model.correctors.1"] == Dates.of_years([2014, 2015])
-    combined.save(tmp_path / "both.safetensors")
-    scores_of("run", f"correctors={{both: {tmp_path}/both.safetensors}}", "references=[raw]")
-
-
 def test_a_fold_whose_normaliser_saw_the_held_out_year_is_refused(network_file, refusal):
     """The dates of training are those of an honest cross-validation over 2014 and 2015."""
     files = []
@@ -124,26 +114,20 @@ def test_a_fold_whose_normaliser_saw_the_held_out_year_is_refused(network_file, 
     )
 
 
-def test_the_distance_to_the_scored_dates_is_reported(network_file, scores_of, tmp_path, capsys):
+def test_the_distance_to_the_scored_dates_is_reported(network_file, scores_of, capsys):
     """The archive starts on 5 January and then every 18 days, 20 times; forecasts are valid two days later."""
     near = network_file("near", checkpoint=Dates.from_json([("2015-12-01", "2016-01-06")]))
-    old = Corrector.load(network_file("old"))
-    del old.provenance["fits"]
-    old.save(tmp_path / "old.safetensors")
-    correctors = f"correctors={{near: {near}, old: {tmp_path}/old.safetensors}}"
-    found = scores_of("run", correctors, "references=[raw,climatology]", "data.split.test=[2016-01-07,2016-12-31]")
-    found = found["leak_audit"]
+    options = "references=[raw,climatology]", "data.split.test=[2016-01-07,2016-12-31]"
+    found = scores_of("run", f"correctors={{near: {near}}}", *options)["leak_audit"]
     last = np.datetime64("2014-01-07") + 18 * 19
     gap = (np.datetime64("2016-01-07") - last).astype(int).item()
     assert found["models"] == {
-        "climatology": {"nearest_days": gap, "part": "model", "by_part": True},
-        "near": {"nearest_days": 1, "part": "checkpoint", "by_part": True},
-        "old": {"nearest_days": 7, "part": "checkpoint", "by_part": False},
+        "climatology": {"nearest_days": gap, "part": "model"},
+        "near": {"nearest_days": 1, "part": "checkpoint"},
     }
     assert found["notes"] == [
         "near: its best checkpoint was chosen on a date 1 day from 2016-01-07, a scored date; neighbouring days share "
         "weather, and data.split.gap_days=2 in training keeps such dates apart",
-        "old: its file, of an older version, states the dates of training and validation and not those of each part",
     ]
     assert f"leak audit: {found['notes'][0]}" in capsys.readouterr().out
 
@@ -177,7 +161,7 @@ PATH = Path("runs/unet/corrector.safetensors")
 
 
 def corrector(task=OTHER, grid=SMALL, **provenance):
-    provenance = {"train_years": [1998, 2013], "val_years": [2014, 2015]} | provenance
+    provenance = HONEST | {"members": None, "fits": [{"parts": ["normalizer"], "dates": []}]} | provenance
     static = torch.zeros(len(task.static_names), *grid.shape)
     return Corrector(task, grid, {"_target_": "models.statistical.raw.Raw"}, static, provenance)
 
@@ -185,9 +169,9 @@ def corrector(task=OTHER, grid=SMALL, **provenance):
 @pytest.mark.parametrize(
     ("made", "sentence"),
     [
-        (lambda: corrector(train_years=[2000, 2016]), "was trained on 2016-01-01, a date of the scored split"),
-        (lambda: corrector(val_years=[2017, 2020]), "was validated on 2017-01-01, a date of the scored split"),
-        (lambda: corrector(train_years=None), "does not say on which dates it was trained"),
+        (lambda: corrector(train_dates=[["2000-01-01", "2016-12-31"]]), "was trained on 2016-01-01, a date of the"),
+        (lambda: corrector(val_dates=[["2017-01-01", "2020-12-31"]]), "was validated on 2017-01-01, a date of the"),
+        (lambda: corrector(train_dates=None), "does not say on which dates it was trained"),
         (lambda: corrector(replace(OTHER, targets=["msl"])), "predicts msl, the task t2m wants 2t"),
         (lambda: corrector(replace(OTHER, lead_times=[24])), "is for lead times 24 h, the task t2m has 48 h"),
         (lambda: corrector(replace(OTHER, inputs=["2t", "skt"])), "reads skt, which the task t2m lacks"),

@@ -112,7 +112,8 @@ TASK = Task("t2m", ["2t"], ["2t"], [48])
 
 
 def corrector(score, model="models.statistical.emos.EMOS", **provenance):
-    alike = {"train_years": [1998, 2013], "val_years": [2014, 2015], "data": "x", "members": 10}
+    dates = {"train_dates": [["1998-01-01", "2013-12-31"]], "val_dates": [["2014-01-01", "2015-12-31"]]}
+    alike = {**dates, "data": "x", "members": 10}
     provenance = alike | ({} if score is None else {"validation_crps": score}) | provenance
     return Corrector(TASK, GRID, {"_target_": model}, torch.zeros(len(TASK.static_names), *GRID.shape), provenance)
 
@@ -129,8 +130,8 @@ def test_the_option_comes_before_validation_years_and_these_before_scored_years(
     "other",
     [
         lambda: corrector(None),
-        lambda: corrector(0.01, train_years=[2010, 2013]),
-        lambda: corrector(0.01, val_years=[2014, 2014]),
+        lambda: corrector(0.01, train_dates=[["2010-01-01", "2013-12-31"]]),
+        lambda: corrector(0.01, val_dates=[["2014-01-01", "2014-12-31"]]),
         lambda: corrector(0.01, data="y"),
         lambda: corrector(0.01, runs=["r", "s"]),
     ],

@@ -33,7 +33,7 @@ BOTH = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
 ROUNDING = 2.0**-20 * 300
 """Of a network's temperatures near 300 K in single precision."""
-YEARS = {"train_years": [2000, 2004], "val_years": [2005, 2005], "members": 5}
+YEARS = {"train_dates": [["2000-01-01", "2004-12-31"]], "val_dates": [["2005-01-01", "2005-12-31"]], "members": 5}
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_correctors_that_cannot_be_averaged_are_errors(file_of, toy):
     first = file_of("first", 1)
     logistic = file_of("logistic", 2, {"_target_": "models.networks.mlp.MLP", "width": 8, "head": "logistic"})
     day = file_of("day", 3, task=Task("toy", ["2t", "msl"], ["2t"], [24], ["lsm"]))
-    late = file_of("late", 4, provenance=YEARS | {"train_years": [2000, 2010]})
+    late = file_of("late", 4, provenance=YEARS | {"train_dates": [["2000-01-01", "2010-12-31"]]})
     many = file_of("many", 5, provenance=YEARS | {"members": 50})
     regridded = file_of("regridded", 7, provenance=YEARS | {"regridding": "bilinear"})
     island = file_of("island", 6, static=toy(TASK, GRID, 1, seed=6).static)
@@ -157,8 +157,7 @@ def test_different_provenances_are_merged(file_of):
     found = combine([file_of(f"{run}", run, provenance=provenance(run)) for run in range(1, 3)]).provenance
     parts = {part for group in found.pop("fits") for part in group["parts"]}
     assert parts >= {f"model.correctors.{k}.{part}" for k in range(2) for part in ("normalizer", "model")}
-    dates = {"train_dates": [["2000-01-01", "2004-12-31"]], "val_dates": [["2005-01-01", "2005-12-31"]], "members": 5}
-    assert found == dates | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
+    assert found == YEARS | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")

@@ -307,7 +307,7 @@ def test_sizes_of_a_model_are_known_before_memory_is_allocated(name):
 
 def test_a_corrector_survives_its_file(name, toy, tmp_path):
     made = copy.deepcopy(fit_corrector(name, toy, GRID, 80))
-    made.provenance = {"train_years": [2000, 2001]}
+    made.provenance = {"members": 5}
     made.save(tmp_path / "corrector.safetensors")
     loaded = Corrector.load(tmp_path / "corrector.safetensors")
     task = needed_task(SPECS[name], TASK)

@@ -55,12 +55,10 @@ def test_another_run_is_refused_with_the_differing_groups(tmp_path, options, fin
     ("content", "sentence"),
     [
         ("- a list\n", "was not written by deepweather train; choose another run_dir"),
-        # Version 0.1 had other names for options and for the state of callbacks in checkpoints.
-        ("trainer: {epochs: 3, enough: null}\nfingerprint: data 1\nrun: 0123456789abcdef\n",
-         "run of another version .* finish it with that version, or choose another"),
+        ("format: 2\n", r"config\.yaml has format 2, this version resumes format 3; finish .*, or choose another"),
     ],
-    ids=["something else", "an older version"],
-)  # fmt: skip
+    ids=["something else", "another format"],
+)
 def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path, content, sentence):
     (tmp_path / "config.yaml").write_text(content)
     with pytest.raises(InputError, match=sentence):

@@ -278,7 +278,7 @@ def test_an_interrupted_command_ends_soon_after_its_exit_functions(program):
         interruption.CLEAN_UP = 1
         atexit.register(time.sleep, 1000)
         atexit.register(tell, 'cleaned')
-        with reporting('train'):
+        with reporting():
             threading.Thread(target=time.sleep, args=(1000,)).start()
             tell('ready')
             time.sleep(1000)

@@ -52,7 +52,7 @@ def test_made_from_holds_data_years_task_and_options(training, toy, climate):
     assert made["data"] == toy.archive.fingerprint
     assert made["dates"] == [["2010-01-01", "2013-12-31"]]
     assert made["task"] == training.task.to_json()
-    assert made["options"] == {"window": 9}  # without memory_bytes
+    assert made["options"] == {"window_starts": 9}  # without memory_bytes
     assert dataset.attrs["provenance"] == hashlib.sha256(dataset.attrs["made_from"].encode()).hexdigest()[:16]
 
 

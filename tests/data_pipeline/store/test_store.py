@@ -59,7 +59,7 @@ def test_years_outside_the_store_are_read_from_the_archive(archive, tmp_path, ta
 
 def test_a_store_of_an_older_reader_is_refused(archive, store, monkeypatch):
     monkeypatch.setitem(READER_VERSIONS, "grib", READER_VERSIONS["grib"] + 1)
-    with pytest.raises(InputError, match="an older version of deepweather read them differently"):
+    with pytest.raises(InputError, match="another version of deepweather read them"):
         choose_source(replace(archive), store.folder, Dates.of_years([2016]))
 
 

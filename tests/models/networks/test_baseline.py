@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from specs import SPECS
 
 from data_pipeline.dataset import batches
@@ -13,7 +11,6 @@ from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import CensoredLogistic
 from models.networks.baseline import CASES_OF_CLIMATE
-from models.networks.error_climate import error_size
 from models.networks.head import HEADS
 from models.statistical.predictors import SMALLEST_SPREAD
 
@@ -163,25 +160,6 @@ def test_with_few_cases_a_network_starts_at_the_raw_ensemble(name, toy):
             torch.testing.assert_close(found[key], raw(sample).mean, rtol=1e-5, atol=1e-3)
     torch.testing.assert_close(found["climate"][:, :, 0], found["raw"][:, :, 0], rtol=1e-6, atol=1e-4)
     assert float((found["climate"] - found["raw"])[:, :, 1:].abs().mean()) > 0.3  # the bias of the toy data is 1
-
-
-def test_a_corrector_file_without_weights_has_the_mean_and_variance_of_its_time(toy, tmp_path):
-    """Mean m + b and variance (s² + R²)/2, from the features that the network reads."""
-    corrector, sample = fit_corrector(SPECS["mlp"], toy).float(), next(batches(toy(TASK, GRID, 4), 4))
-    state = {name: tensor for name, tensor in corrector.state_dict().items() if "start.climate" not in name}
-    del state["model.head.start.weights"]
-    corrector.save(tmp_path / "new.safetensors")
-    with safe_open(tmp_path / "new.safetensors", "pt") as file:
-        save_file({name: state[name] for name in state}, tmp_path / "old.safetensors", file.metadata())
-    old = Corrector.load(tmp_path / "old.safetensors")
-    with torch.no_grad():
-        normal = old.normalizer(sample)
-        mean, std = old.model.head.start(normal, errors := old.model.features.errors(normal))
-    members = normal.ensemble[:, :, list(TASK.target_channels)]
-    b, size = errors.chunk(2, 1)
-    torch.testing.assert_close(mean, members.mean(1) + b)
-    expected = ((members.var(1) + error_size(size) ** 2) / 2 + SMALLEST_SPREAD**2).sqrt()
-    torch.testing.assert_close(std, expected)
 
 
 def test_a_bounded_baseline_and_head_share_the_bound(toy):
