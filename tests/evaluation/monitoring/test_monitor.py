@@ -128,16 +128,16 @@ def test_a_file_that_waits_may_be_replaced_or_lost(monitor, files, tmp_path):
 def test_a_file_of_another_corrector_is_refused(monitor, files):
     write_members(files / "marked.nc", 20)
     own = hashlib.sha256((files / "corrector.safetensors").read_bytes()).hexdigest()
-    others = [{"name": "x", "sha256": "00"}], {"x": {"sha256": "00"}}, []
-    for correctors in (*others, [{"sha256": "00"}, {"sha256": own}], {"x": {"sha256": own}}):
-        (files / "marked.nc.json").write_text(json.dumps({"correctors": correctors}))
+    refused = {'[{"sha256": "00"}]': "was written by another corrector", "[]": "another corrector", "{": "is damaged"}
+    for correctors, sentence in refused.items():
+        (files / "marked.nc.json").write_text(f'{{"correctors": {correctors}}}')
         ended = monitor("marked.nc", "analyses.nc")
-        if correctors in others:
-            assert ended.code == 2
-            assert "was written by another corrector" in ended.stderr
-        else:
-            assert ended.code == 0, ended.stderr
-            assert "which corrector wrote it is not known" not in ended.stdout
+        assert ended.code == 2
+        assert sentence in ended.stderr
+    (files / "marked.nc.json").write_text(json.dumps({"correctors": [{"sha256": "00"}, {"sha256": own}]}))
+    ended = monitor("marked.nc", "analyses.nc")
+    assert ended.code == 0, ended.stderr
+    assert "which corrector wrote it is not known" not in ended.stdout
 
 
 def test_shares_of_a_file_with_the_layer_are_those_of_its_members(calm, files, command, tmp_path):
