@@ -82,15 +82,6 @@ def test_models_named_blend_contain_blends_only(choice):
     assert not any(isinstance(layer, SpatialMixture) for layer in model.modules())
 
 
-def test_the_spec_of_an_older_blend_builds_a_blend():
-    """A corrector file holds the class and its options, not the name in conf/model."""
-    spec = {
-        "_target_": "models.networks.unet.UNet",
-        "mixture": {"experts": 4, "gate": "sphere", "degree": 8, "blend": True},
-    }
-    assert any(isinstance(layer, SpatialBlend) for layer in network(spec).modules())
-
-
 @pytest.mark.parametrize("experiment", experiments("poet"))
 def test_poet_is_trained_as_published(experiment):
     cfg = compose_config(f"experiment={experiment}")

@@ -57,7 +57,7 @@ def test_years_outside_the_store_are_read_from_the_archive(archive, tmp_path, ta
     assert chosen.contents == store.contents
 
 
-def test_a_store_of_an_older_reader_is_refused(archive, store, monkeypatch):
+def test_a_store_of_another_reader_is_refused(archive, store, monkeypatch):
     monkeypatch.setitem(READER_VERSIONS, "grib", READER_VERSIONS["grib"] + 1)
     with pytest.raises(InputError, match="another version of deepweather read them"):
         choose_source(replace(archive), store.folder, Dates.of_years([2016]))

@@ -115,17 +115,6 @@ def test_the_normaliser_stores_where_inputs_always_have_values(toy):
     assert normalizer.always.sum() == 2 * 9 * 14 - 1
 
 
-def test_an_old_corrector_file_reports_no_gaps_of_inputs(tmp_path):
-    path = tmp_path / "old"
-    make_corrector(UNET).save(path)
-    with safe_open(path, framework="pt") as file:
-        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
-    del tensors["normalizer.always"], tensors["normalizer.known"]
-    save_file(tensors, path, metadata=metadata)
-    source = forecast(tmp_path / "input", [(STARTS[0], "msl", 3)])
-    assert not correct(Corrector.load(path), source, tmp_path / "out").notes
-
-
 def test_a_forecast_without_a_value_is_an_error(tmp_path):
     corrector = make_corrector({"_target_": "models.statistical.climatology.Climatology"})
     corrector.model.coefficients.fill_(1)[..., 2, 3] = torch.nan

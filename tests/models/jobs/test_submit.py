@@ -184,12 +184,6 @@ def test_a_wrong_command_is_one_sentence(words, sentence, command, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_old_name_of_an_option_is_passed_on_as_it_is(command, tmp_path):
-    ended = command(tmp_path, "submit", "--dry-run", "train", "trainer.ema=0.9", "path=a")
-    assert "option trainer.ema is now called trainer.ema_decay" in ended.stderr
-    assert started(ended.stdout)[1:] == ["train", "trainer.ema=0.9", "path=a"]
-
-
 def test_workers_of_dask_get_the_options_of_the_site(command, tmp_path):
     (tmp_path / "site.yaml").write_text(
         "account: 17\npartition: cpu\ncpus: 6\nmemory: 7GB\ntime: 1-00:00:00\ndirectives: [--qos=high]\n"

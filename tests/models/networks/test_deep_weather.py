@@ -2,15 +2,11 @@
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import nn
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.corrector import Corrector
 from models.layers.loss_term import loss_terms
 from models.networks.deep_weather import BiasNet, DeepWeather, ParallelKernels, ResNet2d, ResNet2dSimple, UpConvolution
 from models.networks.ens10 import ConvNormReLU
@@ -332,18 +328,6 @@ def test_the_separate_loss_trains_each_network_with_its_score(toy):
     assert separate.keys() == crps.keys() > of_sigma
     for name, gradient in separate.items():
         torch.testing.assert_close(gradient, (crps if name in of_sigma else error)[name], rtol=1e-4, atol=1e-7)
-
-
-def test_a_corrector_of_an_earlier_model_is_refused(tmp_path):
-    """Its bias network read other maps of the same shape, so its forecast would be plausible and wrong."""
-    made = Corrector(TOY, GRID, {"_target_": "models.networks.deep_weather.DeepWeather"}, torch.rand(3, *GRID.shape))
-    made.save(tmp_path / "new")
-    with safe_open(tmp_path / "new", framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {name.replace("standardization", "standardized"): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    save_file(tensors, tmp_path / "old", metadata)
-    with pytest.raises(InputError, match=r"old holds a model DeepWeather of another version: .*; train it again"):
-        Corrector.load(tmp_path / "old")
 
 
 def test_differences_of_neighbouring_weights_are_a_term_of_the_loss(toy):
