@@ -15,12 +15,14 @@ from map_pixels import globe_values
 from memory_archive import GRID, MemoryArchive, evaluating, untrained_emos
 from report_parts import cells_of
 
+from data_pipeline.dates import Dates
 from data_pipeline.task import Variable
 from evaluation import evaluate
 from evaluation.report.figure_style import model_colours
 from evaluation.report.figures import draw_figures
 from evaluation.report.score_tables import html_table
 from evaluation.report.tables import members_table, plain_table
+from models.training_dates import state_fits
 
 LAWS = {"emos": (0.6, 1.0, 1.0), "net": (0.9, 0.9, 0.8), "wrong": (-0.5, 1.5, 0.5)}
 """Correctors: the shift of the ensemble mean, and a, b of the variance a² + b² s²."""
@@ -106,6 +108,7 @@ def evaluated(tmp_path_factory):
     paths, caught = [], {}
     for name, (shift, a, b) in LAWS.items():
         corrector, _ = untrained_emos(archive, seasonal=False)
+        state_fits(corrector.provenance, dict.fromkeys(corrector.fitted_parts, Dates.of_years([2014])))
         with torch.no_grad():
             corrector.model.coefficients.copy_(torch.tensor([shift, 1, a, b]).view(1, 4, 1, 1, 1))
         corrector.save(folder / f"{name}.safetensors")
