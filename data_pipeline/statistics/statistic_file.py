@@ -102,7 +102,7 @@ def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
         if (found := made["statistic"]) != name:
             raise InputError(f"{path} holds the statistic {found}, not {name}; give the path of {name}.nc")
         if (found := made.get("version")) != _VERSION:
-            raise InputError(f"{path} has version {found}, this program reads {_VERSION}; run prepare again")
+            raise InputError(f"{path} has format {found}, this version reads {_VERSION}; run prepare again")
         try:
             return _select(dataset, path, selection).load()
         except (RuntimeError, OSError):

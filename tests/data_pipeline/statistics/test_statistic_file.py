@@ -82,6 +82,12 @@ def test_what_is_not_there_is_named(climate, tmp_path):
         load_statistic(tmp_path / "local.nc", "local")
 
 
+def test_a_file_of_another_format_is_refused(climate, monkeypatch):
+    monkeypatch.setattr("data_pipeline.statistics.statistic_file._VERSION", 3)
+    with pytest.raises(InputError, match=r"efi\.nc has format 2, this version reads 3; run prepare again"):
+        load_statistic(climate, "efi")
+
+
 def test_a_damaged_value_is_found(climate, tmp_path):
     content = bytearray(climate.read_bytes())
     # The position of one chunk in the file.
