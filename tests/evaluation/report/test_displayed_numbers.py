@@ -22,7 +22,7 @@ from evaluation.report.figure_style import model_colours
 from evaluation.report.figures import draw_figures
 from evaluation.report.score_tables import html_table
 from evaluation.report.tables import members_table, plain_table
-from models.training_dates import state_fits
+from models.provenance.training_dates import state_fits
 
 LAWS = {"emos": (0.6, 1.0, 1.0), "net": (0.9, 0.9, 0.8), "wrong": (-0.5, 1.5, 0.5)}
 """Correctors: the shift of the ensemble mean, and a, b of the variance a² + b² s²."""
