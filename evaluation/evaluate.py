@@ -408,7 +408,6 @@ class Evaluation:
         return MapData(
             grid, lead, crps, fair, bias, cases, self.land, shows_earth(grid, self.land, self.simulated), squared,
             expected, significant=self._significant(target, best), experts=experts,
-            cells=cell_averages(self.board, target),
         )  # fmt: skip
 
     def _significant(self, target: int, best: str) -> np.ndarray | None:
@@ -425,21 +424,6 @@ class Evaluation:
         # The scores are written last: if they exist, the report and the table are complete.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)
-
-
-def cell_averages(board: Scoreboard, target: int) -> dict[int, dict[str, dict[str, np.ndarray]]]:
-    """Return the averages (H, W) over time of one target, by lead time, statistic and model."""
-    scored = [lead for lead in board.task.lead_times if lead in board.lead_times]
-    return {
-        lead: {
-            statistic: {
-                name: tally.per_cell[statistic][board.task.lead_times.index(lead), target].value
-                for name, tally in board.tallies.items()
-            }
-            for statistic in board.tallies["raw"].per_cell
-        }
-        for lead in scored
-    }
 
 
 if __name__ == "__main__":

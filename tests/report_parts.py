@@ -61,24 +61,16 @@ def make_fields(seed=0, grid=GRID, holes=True):
     """Return the maps of all models, and three cases with a plume each."""
     draw = np.random.default_rng(seed)
     shape = grid.shape
-    cells = {
-        lead: {
-            "error": {name: draw.normal(size=shape) for name in MODELS},
-            **{
-                key: {name: 0.1 + draw.random(shape) for name in MODELS}
-                for key in ("crps", "crps_fair", "squared_error", "expected_squared_error")
-            },
-        }
-        for lead in LEADS
+    last = {"error": {name: draw.normal(size=shape) for name in MODELS}} | {
+        key: {name: 0.1 + draw.random(shape) for name in MODELS}
+        for key in ("crps", "crps_fair", "squared_error", "expected_squared_error")
     }
     if holes:
-        cells[72]["error"]["emos"][2, 0] = np.nan
-    last, land = cells[LEADS[-1]], draw.random(shape)
+        last["error"]["emos"][2, 0] = np.nan
+    land = draw.random(shape)
     cases = {name: _case(draw, shape) for name in ("best", "median", "worst")}
     squares = last["squared_error"], last["expected_squared_error"]
-    return MapData(
-        grid, LEADS[-1], last["crps"], last["crps_fair"], last["error"], cases, land, False, *squares, cells=cells
-    )
+    return MapData(grid, LEADS[-1], last["crps"], last["crps_fair"], last["error"], cases, land, False, *squares)
 
 
 def cells_of(table):

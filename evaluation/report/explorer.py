@@ -1,4 +1,4 @@
-"""Numbers for the page's script: every score of every model in every slice, and the maps."""
+"""Numbers for the page's script: every score of every model in every slice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from evaluation.report.cell_maps import map_payload
 from evaluation.report.figure_style import model_colours
 from evaluation.report.series import (
     DERIVED,
@@ -19,16 +18,14 @@ from evaluation.report.series import (
     sample_size,
     slice_title,
 )
-from evaluation.report.shown_data import MapData
 
 PAGE_DIGITS = 9
 """Significant digits of numbers in the page, far more than it shows."""
 
 
-def explorer_json(scores: Mapping[str, Any], fields: MapData) -> str:
+def explorer_json(scores: Mapping[str, Any]) -> str:
     """Return the numbers as JSON that may stand inside a `<script>` element."""
-    text = json.dumps(explorer_data(scores) | {"maps": map_payload(scores, fields)}, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
+    return json.dumps(explorer_data(scores), separators=(",", ":")).replace("<", "\\u003c")
 
 
 def explorer_data(scores: Mapping[str, Any]) -> dict[str, Any]:

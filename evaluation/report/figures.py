@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawin
     drawings: list[Drawing | None] = []
     if scores["oracle"] and any(name not in ("raw", "climatology") for name in everyone):
         drawings.append(gain_chart(scores))
-    drawings += map_drawings(scores, fields, best, units, factor)
+    drawings += map_drawings(scores, fields, corrected, units, factor)
     drawings.append(
         group_chart(
             scores, headline_skill(), corrected, title="Skill by lead time, region, season and hour",
@@ -67,10 +67,12 @@ def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawin
     return {drawing.name: drawing for drawing in drawings if drawing is not None}
 
 
-def map_drawings(scores: Mapping[str, Any], fields: MapData, best: str, units: str, factor: float) -> list[Drawing]:
-    """Return the maps of averages at the longest lead time, with amounts times `factor`."""
-    coast, lead = Coast(fields.grid, fields.land, fields.earth), f"{fields.lead_time} h"
-    found = []
+def map_drawings(
+    scores: Mapping[str, Any], fields: MapData, corrected: Sequence[str], units: str, factor: float
+) -> list[Drawing]:
+    """Return the maps of averages of raw and all corrected models at the longest lead time, amounts times `factor`."""
+    coast, lead, best = Coast(fields.grid, fields.land, fields.earth), f"{fields.lead_time} h", scores["best"]["model"]
+    shown, found = ["raw", *corrected], []
 
     def add(
         name: str,
@@ -80,10 +82,12 @@ def map_drawings(scores: Mapping[str, Any], fields: MapData, best: str, units: s
         scale: ColourScale,
         tested: np.ndarray | None = None,
     ) -> None:
-        panels = tuple(map_panel(coast, field, scale, label, tested) for label, field in maps.items())
+        panels = tuple(
+            map_panel(coast, field, scale, label, tested if label == best else None) for label, field in maps.items()
+        )
         columns = {label or name: field for label, field in maps.items()}
         if tested is not None:
-            columns["significant"] = np.where(np.isfinite(next(iter(maps.values()))), tested, np.nan)
+            columns["significant"] = np.where(np.isfinite(maps[best]), tested, np.nan)
         found.append(Drawing(name, "maps", title, note, panels, map_numbers(fields.grid, columns)))
 
     raw = factor * fields.crps["raw"]
@@ -91,16 +95,17 @@ def map_drawings(scores: Mapping[str, Any], fields: MapData, best: str, units: s
     note = f"Average CRPS of the raw ensemble at {lead}. Dark: large errors, usually storm tracks and land."
     add("crps_raw", "Errors of the raw ensemble", note, {"": raw}, scale)
 
-    gained, label = improvement(scores, fields, best)
-    note = "Blue-green: lower CRPS than the raw ensemble; brown: higher. " + (
+    gained = {name: improvement(scores, fields, name) for name in corrected}
+    note = "Blue-green: lower CRPS than the raw ensemble, by the fair CRPS where it is valid; brown: higher. " + (
         "With few dates, single cells are noisy."
         if fields.significant is None
-        else f"Hatched (points: crossed): not significant, with at most 5 % false discoveries; {_share(fields)}."
+        else f"Hatched (points: crossed) on the map of {best}: not significant, with at most 5 % false discoveries; "
+        f"{_share(fields)}."
     )
-    scale = ColourScale(colour_scale([gained], True), BETTER, label)
-    add("improvement", f"Improvement by {best}", note, {"": gained}, scale, fields.significant)
+    scale = ColourScale(colour_scale(list(gained.values()), True), BETTER, "CRPS below raw (%)")
+    add("improvement", "Improvement", note, gained, scale, fields.significant)
 
-    bias = {name: factor * fields.bias[name] for name in ("raw", best)}
+    bias = {name: factor * fields.bias[name] for name in shown}
     scale = ColourScale(colour_scale(list(bias.values()), True), DIVERGING, f"mean forecast − analysis ({units})")
     note = (
         f"Mean forecast minus analysis at {lead}, one colour scale. Red: the forecast is too high. After a good "
@@ -109,7 +114,7 @@ def map_drawings(scores: Mapping[str, Any], fields: MapData, best: str, units: s
     add("bias", "Systematic errors", note, bias, scale)
 
     if fields.squared_error:
-        ratios = {name: spread_over_error(fields, name) for name in ("raw", best)}
+        ratios = {name: spread_over_error(fields, name) for name in shown}
         scale = ColourScale(ratio_scale(list(ratios.values())), DIVERGING, "spread / error")
         note = (
             f"Expected over actual error of the mean at {lead}. Blue: too narrow, overconfident; red: too wide. With "
@@ -119,14 +124,11 @@ def map_drawings(scores: Mapping[str, Any], fields: MapData, best: str, units: s
     return found
 
 
-def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> tuple[np.ndarray, str]:
-    """Return the reduction of a model's CRPS relative to the raw ensemble in per cent, and a label."""
-    fair = scores["models"][name]["crps_fair_valid"]
-    crps = fields.crps_fair if fair else fields.crps
-    raw, corrected = crps["raw"], crps[name]
+def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> np.ndarray:
+    """Return the reduction of a model's CRPS relative to raw in per cent, by the fair CRPS where it is valid."""
+    crps = fields.crps_fair if scores["models"][name]["crps_fair_valid"] else fields.crps
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = 100 * (raw - corrected) / np.where(raw > 0, raw, np.nan)
-    return share, f"{name}: {'fair ' if fair else ''}CRPS below raw (%)"
+        return 100 * (crps["raw"] - crps[name]) / np.where(crps["raw"] > 0, crps["raw"], np.nan)
 
 
 def spread_over_error(fields: MapData, name: str) -> np.ndarray:

@@ -44,10 +44,10 @@ def write_report(
     for drawing in drawings.values():
         write_files(folder / "figures", drawing)
     with atomic_write(folder / "report.html") as file:
-        file.write(page(scores, fields, sections_html(drawings.values()), run).encode())
+        file.write(page(scores, sections_html(drawings.values()), run).encode())
 
 
-def page(scores: Mapping[str, Any], fields: MapData, figures: str = "", run: Mapping[str, str] | None = None) -> str:
+def page(scores: Mapping[str, Any], figures: str = "", run: Mapping[str, str] | None = None) -> str:
     """Return the page as HTML; `figures` are its sections with figures."""
     facts = [
         f"{scores['split']} {format_years(scores)}",
@@ -83,7 +83,7 @@ def page(scores: Mapping[str, Any], fields: MapData, figures: str = "", run: Map
         "provenance": provenance_list(scores, run or {}),
     }
     contents = contents_list(_template("page.html").safe_substitute(parts))
-    beside = {"style": _resource("page.css"), "script": _resource("page.js"), "data": explorer_json(scores, fields)}
+    beside = {"style": _resource("page.css"), "script": _resource("page.js"), "data": explorer_json(scores)}
     return _template("page.html").substitute(parts, contents=contents, **beside)
 
 
@@ -93,12 +93,9 @@ def scrolling(table: str, label: str = "Scores of parts of the forecasts") -> st
 
 
 def contents_list(text: str) -> str:
-    """Return links to the sections of a page that have an id and a heading; the script shows those that are hidden."""
-    sections = re.findall(r'<section([^>]*) id="([^"]+)"([^>]*)>\s*<h2>(.*?)</h2>', text)
-    return "".join(
-        f'<li{" hidden" if "hidden" in before + after else ""}><a href="#{name}">{title}</a></li>'
-        for before, name, after, title in sections
-    )
+    """Return links to the sections of a page that have an id and a heading."""
+    sections = re.findall(r'<section[^>]* id="([^"]+)"[^>]*>\s*<h2>(.*?)</h2>', text)
+    return "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in sections)
 
 
 def pairs_section(scores: Mapping[str, Any]) -> str:

@@ -82,7 +82,7 @@ class MapData:
     `cases` has the forecasts with the `best`, `median` and `worst` gain of the shown model over raw, without repeats;
     there is always a median. `land` is the land fraction, None if it is unknown; `earth` is true if maps show the
     coasts of the Earth. `significant` (H, W) is true where the shown model and raw differ beyond chance, None without a
-    test. `cells` has averages (H, W) by lead time, statistic and model.
+    test.
     """
 
     grid: Grid
@@ -97,7 +97,6 @@ class MapData:
     expected_squared_error: Mapping[str, np.ndarray] = field(default_factory=dict)
     significant: np.ndarray | None = None
     experts: ExpertMap | None = None
-    cells: Mapping[int, Mapping[str, Mapping[str, np.ndarray]]] = field(default_factory=dict)
 
     @property
     def example(self) -> ExampleForecast:

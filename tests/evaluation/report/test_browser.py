@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, PAPER, Browser
 from memory_archive import MemoryArchive, evaluating
-from report_parts import GRID, LEADS, MODELS, make_fields, make_scores, text_of
+from report_parts import MODELS, make_scores, text_of
 
-from data_pipeline.points import Points
-from evaluation.report.cell_maps import cell_scores, cell_values
 from evaluation.report.page import page
 from evaluation.report.series import default_series, entry_of, list_series, list_slices, slice_title
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")
-READY = "document.getElementById('map').dataset.ready"
+READY = "document.querySelector('#chart svg')"
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +41,10 @@ def scores():
 
 
 @pytest.fixture(scope="module")
-def fields():
-    return make_fields()
-
-
-@pytest.fixture(scope="module")
-def written(scores, fields, tmp_path_factory):
+def written(scores, tmp_path_factory):
     """A page of scores that are all different."""
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(page(scores, fields))
+    path.write_text(page(scores))
     return path
 
 
@@ -95,7 +88,7 @@ def test_without_scripts_everything_is_readable(browser, written, scores):
             for name in ("emos", "net <1>"):
                 cell = text_of(shown_first.cell(entry_of(scores, name, kind, label)))
                 assert any(cell in shown_text(table) for table in tables), (kind, label, name)
-    assert shown.run("document.getElementById('map').hidden && document.querySelector('[data-script]').hidden")
+    assert shown.run("document.querySelector('[data-script]').hidden")
     assert not shown.run("document.querySelector('[data-static]').hidden")
     assert shown.run("document.documentElement.scrollWidth") <= 390
 
@@ -106,7 +99,7 @@ def test_on_paper_nothing_is_cut_off(browser, report):
     assert overflow(shown) == []
     cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
     assert shown.run(cut) == 0
-    hidden = "[...document.querySelectorAll('nav, .controls, #map')].every(e => !e.getBoundingClientRect().height)"
+    hidden = "[...document.querySelectorAll('nav, .controls')].every(e => !e.getBoundingClientRect().height)"
     assert shown.run(hidden)
     tables = "[...document.querySelectorAll('details table')]"
     assert shown.run(f"{tables}.every(e => e.checkVisibility({{contentVisibilityAuto: true}}))")
@@ -197,81 +190,6 @@ def test_a_model_that_is_not_chosen_is_not_shown(opened):
     opened.run("document.querySelector('#models input[value=raw]').click()")
 
 
-def readout(shown):
-    return shown.run("document.getElementById('map-value').textContent")
-
-
-def choose_map(shown, key, model, lead):
-    """Choose a map and wait until it is drawn."""
-    for control, value in (("map-field", key), ("map-model", model), ("map-lead", str(lead))):
-        before = shown.run(READY)
-        choose(shown, control, value)
-        shown.wait_until(f"{READY} !== '{before}'")
-
-
-def test_the_map_reads_out_every_value(opened, scores, fields):
-    """The keyboard visits all cells of some maps; the first cell of the others is read."""
-    opened.wait_until(READY)
-    kinds = cell_scores(scores)
-    step = "document.getElementById('map-canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '%s'}))"
-    go = f"for (let k = 0; k < 9; k++) {step % 'ArrowUp'}; for (let k = 0; k < 12; k++) {step % 'ArrowRight'}"
-    for key, kind in kinds.items():
-        for model in MODELS:
-            for lead in LEADS:
-                values = cell_values(scores, fields, key, model, lead)
-                if values is None:
-                    continue
-                choose_map(opened, key, model, lead)
-                opened.run(go)
-                visit = """(() => { const found = []; const canvas = document.getElementById('map-canvas');
-                    const press = key => canvas.dispatchEvent(new KeyboardEvent('keydown', {key}));
-                    for (let row = 0; row < %d; row++) {
-                        for (let column = 0; column < 12; column++) {
-                            found.push(document.getElementById('map-value').textContent); press('ArrowRight');
-                        }
-                        press('ArrowDown');
-                    } return found; })()"""
-                rows = 9 if (key, lead) == ("bias", 72) else 1
-                texts = opened.run(visit % rows)
-                assert len(set(texts)) == 12 * rows
-                for text in texts:
-                    value, row, column = cell_of(text)
-                    number = values[row, column]
-                    unit = f" {kind.units}" if kind.units else ""
-                    expected = f"{number:{'+' if kind.signed else ''}.{kind.decimals}f}{unit}".replace("-", "−")
-                    assert (
-                        value == ("no value" if np.isnan(number) else expected)
-                        or float(number).__round__(kind.decimals) == 0
-                    )
-
-
-def cell_of(text):
-    """Split `1.2 K at 45° N, 30° E` into the value and the place of the cell."""
-    value, place = text.split(" at ")
-    latitude, longitude = place.split(", ")
-    north = float(latitude.split("°")[0]) * (1 if latitude.endswith("N") else -1)
-    east = float(longitude.split("°")[0]) * (1 if longitude.endswith("E") else -1)
-    row = int(np.argmin(abs(np.array(GRID.latitudes) - north)))
-    column = int(np.argmin(abs((np.array(GRID.longitudes) - east + 180) % 360 - 180)))
-    assert GRID.latitudes[row] == north
-    return value, row, column
-
-
-def test_the_mouse_reads_the_cell_below_it(opened):
-    opened.wait_until(READY)
-    opened.run("document.getElementById('map-canvas').scrollIntoView({block: 'center'})")
-    left, top, width, height = opened.run(
-        "(b => [b.left, b.top, b.width, b.height])(document.getElementById('map-canvas').getBoundingClientRect())"
-    )
-    opened.point(left + width / 2, top + height / 2)
-    assert readout(opened).endswith("at 0° N, 0° E")
-    # At the equator of an equal-area ellipse a quarter of the width is a quarter of the globe.
-    opened.point(left + width / 4, top + height / 2)
-    assert readout(opened).endswith("at 0° N, 90° W")
-    opened.point(left + 1, top + 1)
-    assert readout(opened).endswith("at 0° N, 90° W")
-
-
 def test_controls_work_by_keyboard(browser, written):
     shown = browser.page(written)
     shown.wait_until(READY)
@@ -283,37 +201,5 @@ def test_controls_work_by_keyboard(browser, written):
     for _ in range(60):
         shown.press("Tab", 9)
         visited.add(shown.run("document.activeElement.id || document.activeElement.value || ''"))
-    assert {"score", "kind", "map-field", "map-model", "map-lead", "map-canvas", *MODELS} <= visited
-    shown.run("document.getElementById('map-canvas').focus()")
-    before = readout(shown)
-    shown.press("ArrowRight", 39)
-    assert readout(shown) != before
-    assert shown.complaints() == []
-
-
-def test_stations_are_dots_with_names(browser, scores, tmp_path):
-    stations = Points((48.25, 47.1, 46.5), (11.57, 12.01, 359.03), ids=("Munich", "Innsbruck", "Zürich"))
-    fields = make_fields(grid=stations, holes=False)
-    (tmp_path / "report.html").write_text(page(scores, fields))
-    shown = browser.page(tmp_path / "report.html")
-    shown.wait_until(READY)
-    choose_map(shown, "crps", "emos", 48)
-    step = "document.getElementById('map-canvas').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
-    found = []
-    for _ in stations.ids:
-        found.append(readout(shown))
-        shown.run(step)
-    # A map of a few degrees: as wide as 13 degrees of longitude are long at 47 N.
-    width, height = shown.run(
-        "[document.getElementById('map-canvas').width, document.getElementById('map-canvas').height]"
-    )
-    assert 0.1 < height / width < 0.5
-    values = cell_values(scores, fields, "crps", "emos", 48).ravel()
-    decimals = cell_scores(scores)["crps"].decimals
-    assert sorted(found) == sorted(
-        f"{value:.{decimals}f} K at {name}, {latitude:g}° N, {place}"
-        for value, name, latitude, place in zip(
-            values, stations.ids, stations.latitudes, ("11.57° E", "12.01° E", "0.97° W"), strict=True
-        )
-    )
+    assert {"score", "kind", *MODELS} <= visited
     assert shown.complaints() == []

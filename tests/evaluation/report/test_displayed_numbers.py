@@ -164,11 +164,13 @@ def test_the_shown_model_has_the_lowest_crps(numbers, scores):
 
 def expected_maps(numbers):
     """The fields of each map by the titles of its panels, the limits of its colours, and the label of their bar."""
-    raw, net = numbers.fair["raw"].mean(0), numbers.fair["net"].mean(0)
-    plain, gain = numbers.crps["raw"].mean(0), 100 * (1 - net / raw)
-    bias = {name: numbers.error[name].mean(0) for name in ("raw", "net")}
+    raw = numbers.fair["raw"].mean(0)
+    plain, corrected = numbers.crps["raw"].mean(0), [name for name in numbers.fair if name in LAWS]
+    gain = {name: 100 * (1 - numbers.fair[name].mean(0) / raw) for name in corrected}
+    bias = {name: numbers.error[name].mean(0) for name in ("raw", *corrected)}
     ratio = {
-        name: np.sqrt(numbers.variance[name].mean(0) / (numbers.error[name] ** 2).mean(0)) for name in ("raw", "net")
+        name: np.sqrt(numbers.variance[name].mean(0) / (numbers.error[name] ** 2).mean(0))
+        for name in ("raw", *corrected)
     }
 
     def end(*fields):
@@ -177,7 +179,7 @@ def expected_maps(numbers):
     largest, furthest = end(*bias.values()), np.exp(end(*np.log(list(ratio.values()))))
     return {
         "crps_raw": ({"": plain}, np.quantile(plain, [0.01, 0.99]), "CRPS of the raw ensemble (K)"),
-        "improvement": ({"": gain}, [-end(gain), end(gain)], "net: fair CRPS below raw (%)"),
+        "improvement": (gain, [-end(*gain.values()), end(*gain.values())], "CRPS below raw (%)"),
         "bias": (bias, [-largest, largest], "mean forecast − analysis (K)"),
         "spread_error_map": (ratio, [1 / furthest, furthest], "spread / error"),
     }

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from report_parts import COMPARED, MODELS, SCORES, SLICES, cells_of, make_fields, make_scores, text_of
+from report_parts import COMPARED, MODELS, SCORES, SLICES, cells_of, make_scores, text_of
 
 from evaluation.report.explorer import definition_of, explorer_data, explorer_json
 from evaluation.report.score_tables import sample_table, slice_tables
@@ -49,7 +49,7 @@ def test_numbers_are_in_the_units_that_people_read(scores):
 
 
 def test_the_explorer_has_every_number_in_its_place(scores):
-    text = explorer_json(scores, make_fields())
+    text = explorer_json(scores)
     assert "<" not in text, "no text can end the script"
     data = json.loads(text)
     assert data["models"] == list(MODELS)
