@@ -74,12 +74,9 @@ def test_a_pruned_run_is_marked_and_can_be_continued(project, run_verb):
     again = run_verb(project, "train", *words, "run_dir=runs/pruned/worse", PRUNING)
     assert message in again
     assert "epoch" not in again.replace(message, "")
-    table = run_verb(project, "compare", "runs/pruned", "run_dir=runs/compared")
-    assert "pruned after epoch 1" in table
     continued = run_verb(project, "train", *words, "run_dir=runs/pruned/worse")
     assert "resuming from" in continued
     assert "epoch   1" not in continued
     run_verb(project, "train", *words, "run_dir=runs/undisturbed")
     files = [project / run / "corrector.safetensors" for run in ("runs/pruned/worse", "runs/undisturbed")]
     assert files[0].read_bytes() == files[1].read_bytes()
-    assert " done " in run_verb(project, "compare", "runs/pruned", "run_dir=runs/compared")
