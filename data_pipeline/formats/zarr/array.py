@@ -1,7 +1,8 @@
-"""One array of a Zarr store: its shape, chunks and missing values, and the values of a chunk."""
+"""One array of a Zarr store: its shape, chunks and missing values, and the values of a region."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,115 +11,70 @@ from itertools import product
 from typing import Any, Self
 
 import numpy as np
+import zarr
 from xarray.backends.zarr import FillValueCoder
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import StorePath
 
 from data_pipeline.common import identity
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.zarr.codecs import ChunkDecoder
-from data_pipeline.formats.zarr.store import ZarrStore
+from data_pipeline.formats.cf.positions import compact
+from data_pipeline.formats.zarr.store import Reading, ZarrStore
 
 _ABSENT = 2**64 - 1
-"""Offset and length, in the index of a shard, of a chunk that was never written."""
+"""Offset, in the index of a shard, of a chunk that was never written."""
 _READ_FIELDS = 1 << 18
 """Fields of a store of which bytes are read for the fingerprint, if its chunks have many fields each."""
-
-
 _STORED_VALUES = {"_FillValue", "missing_value", "valid_min", "valid_max", "valid_range"}
 """Attributes in the type of the stored values."""
-
-
-@dataclass(frozen=True)
-class Shards:
-    """Chunks of an array that are stored together: `counts` of them along each axis, with an index of their places."""
-
-    counts: tuple[int, ...]
-    index: ChunkDecoder
-    index_at_end: bool
-
-    @property
-    def index_size(self) -> int:
-        """Bytes of the index: two numbers for each chunk, and a checksum if there is one."""
-        return self.index.nbytes + (4 if self.index.filters else 0)
+_INDEX_CODECS = (["bytes"], ["bytes", "crc32c"])
+"""Codecs of the index of a shard: none, or a checksum."""
 
 
 @dataclass(frozen=True, eq=False)
 class ZarrArray:
-    """An array as its metadata describe it; reads chunks by their position in the grid of chunks."""
+    """An array as its metadata describe it; keeps no file open, so that it can be sent to other processes.
+
+    `chunks` is the shape of a chunk, `stored` the shape of a chunk or shard that has a key of its own.
+    """
 
     store: ZarrStore
     name: str
-    shape: tuple[int, ...]
+    metadata: Any
+    dtype: np.dtype
     dimensions: tuple[str, ...]
     attributes: Mapping[str, Any]
-    decoder: ChunkDecoder
-    key_prefix: tuple[str, ...]
-    separator: str
-    shards: Shards | None
+    chunks: tuple[int, ...]
+    stored: tuple[int, ...]
     fill_value: Any
-    version: int
     stamp: Any
 
     @classmethod
-    def of(cls, store: ZarrStore, name: str, metadata: Mapping[str, Any], dtype: np.dtype, fill_value: Any) -> Self:
-        """Return the array that `metadata` of format 2 or 3 describe; an unknown codec raises an `InputError`."""
-        try:
-            return cls._of(store, name, metadata, dtype, fill_value)
-        except InputError as error:
-            raise InputError(f"{store.path} ({name}) {error}") from None
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{store.path} ({name}) has metadata that cannot be interpreted ({type(error).__name__}: {error}); "
-                "write the store again"
-            ) from None
-
-    @classmethod
-    def _of(cls, store: ZarrStore, name: str, metadata: Mapping[str, Any], dtype: np.dtype, fill_value: Any) -> Self:
-        attributes = dict(metadata.get("attributes") or {})
-        shape, shards = tuple(metadata["shape"]), None
+    def of(cls, store: ZarrStore, name: str, array: zarr.Array) -> Self:
+        """Return an array that zarr-python has opened; an `InputError` if it has a layout that is not read."""
+        attributes: dict[str, Any] = dict(array.attrs)
+        metadata: Any = array.metadata
+        dtype, fill_value = array.dtype, array.fill_value
         if (meant := _meant_type(dtype, attributes)) != dtype:
             dtype, fill_value = meant, None if fill_value is None else _recast(fill_value, meant)
             attributes |= {name: _recast(attributes[name], meant) for name in _STORED_VALUES & attributes.keys()}
-        if metadata["zarr_format"] == 2:
+        if metadata.zarr_format == 2:
             dimensions = attributes.pop("_ARRAY_DIMENSIONS", None)
-            decoder = ChunkDecoder.of_version_2(metadata, dtype)
-            prefix: tuple[str, ...] = ()
-            separator, file = metadata.get("dimension_separator") or ".", ".zarray"
         else:
-            dimensions = metadata.get("dimension_names")
-            if metadata["chunk_grid"]["name"] != "regular":
-                raise InputError("has chunks of unequal sizes, which are not read; rewrite it with regular chunks")
-            chunk = tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"])
-            codecs: Sequence[Mapping[str, Any]] = metadata["codecs"]
-            if codecs[0]["name"] == "sharding_indexed":
-                if len(codecs) > 1:
-                    raise InputError("has compressed shards, which are not read; compress the chunks in them instead")
-                settings = codecs[0]["configuration"]
-                inner = tuple(settings["chunk_shape"])
-                counts = tuple(n // k for n, k in zip(chunk, inner, strict=True))
-                index = ChunkDecoder.of_version_3(settings["index_codecs"], (*counts, 2), np.dtype("u8"))
-                shards = Shards(counts, index, settings.get("index_location", "end") == "end")
-                chunk, codecs = inner, settings["codecs"]
-            decoder = ChunkDecoder.of_version_3(codecs, chunk, dtype)
-            encoding = metadata["chunk_key_encoding"]
-            default = encoding["name"] == "default"
-            separator = (encoding.get("configuration") or {}).get("separator", "/" if default else ".")
-            prefix, file = ("c",) if default else (), "zarr.json"
-        decoder.check()
+            dimensions = metadata.dimension_names
         if dimensions is None or None in dimensions:
-            dimensions = [f"{name} axis {k}" for k in range(len(shape))]
-        stamp = store.stamp(f"{name}/{file}")
+            dimensions = [f"{name} axis {k}" for k in range(array.ndim)]
+        if reason := _refusal(metadata):
+            raise InputError(f"{store.path} ({name}) has {reason}")
         return cls(
-            store, name, shape, tuple(dimensions), attributes, decoder, prefix, separator, shards, fill_value,
-            metadata["zarr_format"], stamp,
+            store, name, metadata, dtype, tuple(dimensions), attributes, array.chunks,
+            array.shards or array.chunks, fill_value, store.stamp(f"{name}/{_file(metadata)}"),
         )  # fmt: skip
 
     def __str__(self) -> str:
         return f"{self.store.path} ({self.name})"
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """The number of chunks along each axis."""
-        return tuple(-(-n // k) for n, k in zip(self.shape, self.decoder.shape, strict=True))
 
     @property
     def missing_values(self) -> tuple[Any, ...]:
@@ -129,9 +85,9 @@ class ZarrArray:
         """
         found = [self.attributes[name] for name in ("_FillValue", "missing_value") if name in self.attributes]
         values = [each for value in found for each in (value if isinstance(value, list) else [value])]
-        if self.version == 2 and self.fill_value is not None:
+        if self.metadata.zarr_format == 2 and self.fill_value is not None:
             values.append(self.fill_value)
-        decoded = [FillValueCoder.decode(v, self.decoder.dtype) if _is_encoded(v) else v for v in values]
+        decoded = [FillValueCoder.decode(v, self.dtype) if _is_encoded(v) else v for v in values]
         return tuple(dict.fromkeys(value for value in map(float, decoded) if not np.isnan(value)))
 
     @property
@@ -144,119 +100,130 @@ class ZarrArray:
     @property
     def stored_grid(self) -> tuple[int, ...]:
         """The number of stored keys along each axis: of chunks, or of shards."""
-        return tuple(-(-n // k) for n, k in zip(self.grid, self.per_key, strict=True))
+        return tuple(-(-n // k) for n, k in zip(self.metadata.shape, self.stored, strict=True))
 
-    @property
-    def per_key(self) -> tuple[int, ...]:
-        """The number of chunks that are stored together, along each axis."""
-        return self.shards.counts if self.shards else (1,) * len(self.shape)
-
-    def key(self, position: Sequence[int]) -> str:
-        """Return the key of a chunk, or of the shard that holds it."""
-        return self.stored_key([k // n for k, n in zip(position, self.per_key, strict=True)])
-
-    def stored_key(self, place: Sequence[int]) -> str:
+    def key(self, place: Sequence[int]) -> str:
         """Return the key at a place in `stored_grid`."""
-        return f"{self.name}/{self.separator.join((*self.key_prefix, *map(str, place))) or '0'}"
-
-    def refuse_if_changed(self) -> None:
-        """Raise an `InputError` if the metadata file of the array was rewritten since the store was opened."""
-        file = ".zarray" if self.version == 2 else "zarr.json"
-        if self.stamp is not None and self.store.stamp(f"{self.name}/{file}") != self.stamp:
-            raise InputError(f"{self.store.path} has changed since it was opened; run again when it is complete")
-
-    def chunk_bytes(self, position: Sequence[int], index: np.ndarray | None = None) -> bytes | None:
-        """Return the stored bytes of a chunk, or None if it does not exist; `index` is that of its shard."""
-        key = self.key(position)
-        if not self.shards:
-            return self.store.fetch(key)
-        if index is None and (index := self.shard_index(position)) is None:
-            return None
-        inside = tuple(k % n for k, n in zip(position, self.shards.counts, strict=True))
-        offset, length = (int(number) for number in index[inside])
-        if offset == _ABSENT:
-            return None
-        found = self.store.fetch(key, offset, offset + length)
-        if found is None or len(found) < length:
-            raise self.damaged(position, "it is cut off")
-        return found
-
-    def shard_index(self, position: Sequence[int]) -> np.ndarray | None:
-        """Return offset and length of each chunk of a shard, (..., 2); None if the shard does not exist."""
-        assert self.shards
-        size = self.shards.index_size
-        part = (-size, None) if self.shards.index_at_end else (0, size)
-        stored = self.store.fetch(self.key(position), *part)
-        if stored is None:
-            return None
-        try:
-            return self.shards.index.decode(stored)
-        except ValueError as error:
-            raise self.damaged(position, f"the index of the shard: {error}") from None
-
-    def decode(self, position: Sequence[int], stored: bytes, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the values of a chunk from its bytes; `out` may be used for them."""
-        try:
-            return self.decoder.decode(stored, out)
-        except ValueError as error:
-            raise self.damaged(position, str(error)) from None
-
-    def damaged(self, position: Sequence[int], reason: str) -> InputError:
-        """Return the error for a chunk that cannot be decoded."""
-        return InputError(
-            f"{self.store.path} is damaged: chunk {self.key(position)} cannot be read ({reason}); fetch it again"
-        )
+        return f"{self.name}/{self.metadata.encode_chunk_key(tuple(map(int, place)))}"
 
     def existing_chunks(self) -> np.ndarray | None:
         """Return whether each chunk, or shard, exists, in their grid; None for a store at a URL."""
         if self.store.is_remote:
             return None
-        axes = [range(n) for n in self.stored_grid]
-        found = self.store.exist([self.stored_key(place) for place in product(*axes)])
+        keys = self.store.keys(self.name)
+        found = [self.key(place) in keys for place in np.ndindex(self.stored_grid)]
         return np.array(found, bool).reshape(self.stored_grid)
 
     def content(self, arrays: int) -> list[str]:
         """Return what stands for the bytes of each stored key, at equal distances if the store has many in `arrays`."""
         count = math.prod(self.stored_grid)
         step = max(1, -(-count * arrays // self.store.most_keys))
-        places = np.stack(np.unravel_index(np.arange(0, count, step), self.stored_grid), -1) if self.shape else [()]
-        shape = [n * k for n, k in zip(self.decoder.shape, self.per_key, strict=True)]
-        keys = [self.stored_key(place) for place in places]
+        places = np.stack(np.unravel_index(np.arange(0, count, step), self.stored_grid), -1) if self.stored else [()]
+        keys = [self.key(place) for place in places]
         all_keys = arrays * len(keys) or 1
-        fields = min(identity.field_count(shape), _READ_FIELDS // all_keys)
+        fields = min(identity.field_count(self.stored), _READ_FIELDS // all_keys)
         return self.store.contents(keys, fields, identity.WHOLE_BYTES // all_keys)
 
-    def read(self) -> np.ndarray:
-        """Return all values; for coordinates."""
-        out = np.empty(self.shape, self.decoder.dtype.newbyteorder("="))
-        for position in np.ndindex(self.grid):
-            starts = [k * n for k, n in zip(position, self.decoder.shape, strict=True)]
-            window = tuple(slice(a, a + n) for a, n in zip(starts, self.decoder.shape, strict=True))
-            target = out[window] if window else out
-            stored = self.chunk_bytes(position)
-            if stored is None:
-                target[...] = self._unwritten(position, target.size)
-            else:
-                target[...] = self.decode(position, stored)[tuple(slice(n) for n in target.shape)]
-        return out
+    def refuse_if_changed(self) -> None:
+        """Raise an `InputError` if the metadata file of the array was rewritten since the store was opened."""
+        if self.stamp is not None and self.store.stamp(f"{self.name}/{_file(self.metadata)}") != self.stamp:
+            raise InputError(f"{self.store.path} has changed since it was opened; run again when it is complete")
 
-    def _unwritten(self, position: Sequence[int], size: int) -> Any:
-        """Return the value that stands for a chunk of a coordinate that does not exist, and warn.
+    def read(self, positions: Sequence[np.ndarray]) -> tuple[np.ndarray, list[str]]:
+        """Return the values at increasing `positions` along each axis, and the keys of chunks that do not exist.
 
-        Writers omit chunks of zeros, such as a single lead time of 0 h. Several equal values are no coordinate and
-        raise an `InputError`.
+        Each chunk is decoded once. Of a shard that lacks a chunk of the region, the key is that of the shard.
         """
-        value = 0 if self.fill_value is None else self.fill_value
-        if size > 1:
+        reading = Reading(self.store, has_blosc=_codecs(self.metadata)[-1:] in (["blosc"], ["numcodecs.blosc"]))
+        array = zarr.Array(zarr.AsyncArray(self.metadata, StorePath(reading, self.name)))
+        region = tuple(compact(each) for each in positions)
+        try:
+            if self.stored != self.chunks:
+                reading.absent |= self._incomplete_shards(reading, positions)
+            values = np.asarray(array.get_orthogonal_selection(region) if region else array[...])
+        except InputError:
+            raise
+        except Exception as error:  # every codec has its own classes of errors
+            places = self._places(positions)
+            if len(places) > 1:
+                for place in places:  # the damaged one raises an error with its name
+                    self.read([each[each // n == k] for each, n, k in zip(positions, self.stored, place, strict=True)])
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(
-                f"{self} lacks its chunk {self.key(position)}, and the values of a coordinate differ; fetch it again"
+                f"{self.store.path} is damaged: chunk {self.key(places[0])} cannot be read ({reason}); fetch it again"
+            ) from None
+        return values if values.dtype.kind == self.dtype.kind else values.view(self.dtype), sorted(reading.absent)
+
+    def _places(self, positions: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
+        """Return the places in `stored_grid` of a region."""
+        return [*product(*(np.unique(each // n).tolist() for each, n in zip(positions, self.stored, strict=True)))]
+
+    def _incomplete_shards(self, reading: Reading, positions: Sequence[np.ndarray]) -> set[str]:
+        """Return the keys of shards that lack a chunk with some `positions`."""
+        settings = self.metadata.codecs[0].to_dict()["configuration"]
+        counts = tuple(n // k for n, k in zip(self.stored, self.chunks, strict=True))
+        numbers = 2 * math.prod(counts)
+        size = 8 * numbers + (4 if len(settings["index_codecs"]) > 1 else 0)
+        part = SuffixByteRequest(size) if settings["index_location"] == "end" else RangeByteRequest(0, size)
+        chunks = [np.unique(each // k) for each, k in zip(positions, self.chunks, strict=True)]
+        places = self._places(positions)
+
+        async def indexes() -> list[Any]:
+            requests = [reading.get(self.key(place), default_buffer_prototype(), part) for place in places]
+            return await asyncio.gather(*requests)
+
+        incomplete = set()
+        for place, index in zip(places, sync(indexes()), strict=True):
+            if index is None:
+                continue
+            offsets = np.frombuffer(index.to_bytes(), "<u8", numbers).reshape(*counts, 2)[..., 0]
+            inside = [each[each // n == k] % n for each, n, k in zip(chunks, counts, place, strict=True)]
+            if (offsets[np.ix_(*inside)] == _ABSENT).any():
+                incomplete.add(self.key(place))
+        return incomplete
+
+    def coordinate(self) -> np.ndarray:
+        """Return all values of a coordinate.
+
+        A chunk that does not exist stands for one value, with a warning: writers omit chunks of zeros, such as a single
+        lead time of 0 h. Several equal values are no coordinate and raise an `InputError`.
+        """
+        values, absent = self.read([np.arange(n) for n in self.metadata.shape])
+        for key in absent:
+            if min(values.size, math.prod(self.stored)) > 1:
+                raise InputError(f"{self} lacks its chunk {key}, and the values of a coordinate differ; fetch it again")
+            value = 0 if self.fill_value is None else self.fill_value
+            warnings.warn(
+                f"{self} lacks its chunk {key}, for which Zarr gives {value} {self.attributes.get('units', '')}; "
+                "fetch it again if this is wrong",
+                stacklevel=2,
             )
-        warnings.warn(
-            f"{self} lacks its chunk {self.key(position)}, for which Zarr gives {value} "
-            f"{self.attributes.get('units', '')}; fetch it again if this is wrong",
-            stacklevel=2,
-        )
-        return value
+        return values
+
+
+def _file(metadata: Any) -> str:
+    """Return the name of the metadata file of an array."""
+    return ".zarray" if metadata.zarr_format == 2 else "zarr.json"
+
+
+def _codecs(metadata: Any) -> list[str]:
+    """Return the names of the codecs of an array, the last one is that of the stored bytes; of format 2 this one."""
+    if metadata.zarr_format == 2:
+        return [metadata.compressor.codec_id] if metadata.compressor else []
+    return [codec.to_dict()["name"] for codec in metadata.codecs]
+
+
+def _refusal(metadata: Any) -> str:
+    """Return why an array is not read, and what to do about it; an empty text if it is read."""
+    if metadata.zarr_format == 3 and metadata.to_dict()["chunk_grid"]["name"] != "regular":
+        return "chunks of unequal sizes, which are not read; rewrite it with regular chunks"
+    if "sharding_indexed" in (codecs := _codecs(metadata)):
+        if len(codecs) > 1:
+            return "compressed shards, which are not read; compress the chunks in them instead"
+        index = metadata.codecs[0].to_dict()["configuration"]["index_codecs"]
+        if [each["name"] for each in index] not in _INDEX_CODECS or "big" in str(index):
+            return "shards with an index in an unusual form, which is not read; rewrite it with xarray's to_zarr"
+    return ""
 
 
 def _is_encoded(value: Any) -> bool:

@@ -14,7 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress
 from data_pipeline.formats.cf.header import DataVariable, Header, StoredVariable
 from data_pipeline.formats.zarr.array import ZarrArray
-from data_pipeline.formats.zarr.store import ZarrStore, open_store
+from data_pipeline.formats.zarr.store import ZarrStore
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,19 +42,17 @@ class ZarrFile:
         exists = chunks.any(axis=across) if array.fills_with_missing else chunks.all(axis=across)
         kept = [k for k, name in enumerate(data.dimensions) if name in outer]
         for axis, k in enumerate(kept):
-            exists = exists.repeat(array.decoder.shape[k] * array.per_key[k], axis)[
-                (slice(None),) * axis + (slice(data.shape[k]),)
-            ]
+            exists = exists.repeat(array.stored[k], axis)[(slice(None),) * axis + (slice(data.shape[k]),)]
         own = [data.dimensions[k] for k in kept]
         return np.transpose(exists, [own.index(name) for name in outer]).ravel()
 
 
 def zarr_header(address: FileAddress) -> Header:
     """Read the metadata and the coordinates of a store."""
-    store = open_store(address)
+    store = ZarrStore(address)
     group = _group(store)
     found = _arrays(store, group)
-    arrays = {name: _array(store, name, array) for name, array in found.items() if array.dtype.kind in "fiub"}
+    arrays = {name: ZarrArray.of(store, name, array) for name, array in found.items() if array.dtype.kind in "fiub"}
     variables = {name: _stored(array) for name, array in arrays.items()}
     variables |= {name: _stored_text(array) for name, array in found.items() if name not in arrays}
     dimensions = dict.fromkeys(name for stored in variables.values() for name in stored.dimensions)
@@ -62,8 +60,8 @@ def zarr_header(address: FileAddress) -> Header:
 
 
 def _stored(array: ZarrArray) -> StoredVariable:
-    kind = array.decoder.dtype.kind
-    return StoredVariable(array.dimensions, array.shape, kind, array.attributes, partial(_coordinate_values, array))
+    values = partial(_coordinate_values, array)
+    return StoredVariable(array.dimensions, array.metadata.shape, array.dtype.kind, array.attributes, values)
 
 
 def _stored_text(array: zarr.Array) -> StoredVariable:
@@ -76,23 +74,23 @@ def _stored_text(array: zarr.Array) -> StoredVariable:
 
 def describe_store(address: FileAddress) -> list[object]:
     """Return what identifies a store: all metadata, texts, and what stands for the bytes of its chunks."""
-    store = open_store(address)
+    store = ZarrStore(address)
     group = _group(store)
     found = sorted(_arrays(store, group).items())
     described: list[object] = [dict(group.attrs)]
     for name, array in found:
         numbers = array.dtype.kind in "fiub"
-        values = _array(store, name, array).content(len(found)) if numbers else np.asarray(array[...]).astype(str)
+        values = ZarrArray.of(store, name, array).content(len(found)) if numbers else np.asarray(array[...]).astype(str)
         described += [name, array.metadata.to_dict(), values]
     return described
 
 
 def _group(store: ZarrStore) -> zarr.Group:
     try:
-        return zarr.open_group(store.library_store(), mode="r")
+        return zarr.open_group(store.opened(), mode="r")
     except InputError:
         raise
-    except (FileNotFoundError, zarr.errors.GroupNotFoundError, zarr.errors.ContainsArrayError):
+    except (FileNotFoundError, zarr.errors.ContainsArrayError):
         raise InputError(
             f"{store.path} is no group of arrays; name the store, not a folder above or an array"
         ) from None
@@ -116,10 +114,6 @@ def _arrays(store: ZarrStore, group: zarr.Group) -> dict[str, zarr.Array]:
     return found
 
 
-def _array(store: ZarrStore, name: str, array: zarr.Array) -> ZarrArray:
-    return ZarrArray.of(store, name, array.metadata.to_dict(), array.dtype, array.fill_value)
-
-
 def _unreadable(store: ZarrStore, error: Exception) -> InputError:
     reason = " ".join(str(error).split()) or type(error).__name__
     what = "cannot be read" if store.is_remote else "is damaged: its metadata cannot be read"
@@ -128,7 +122,7 @@ def _unreadable(store: ZarrStore, error: Exception) -> InputError:
 
 def _coordinate_values(array: ZarrArray) -> np.ndarray:
     """Return the values of a coordinate, NaN where they are missing."""
-    values = array.read()
+    values = array.coordinate()
     if values.dtype.kind not in "fiu":
         return values
     attributes: Mapping[str, Any] = array.attributes

@@ -1,310 +1,199 @@
-"""One Zarr store: the bytes of its keys, in a folder, in a zip file or at a URL."""
+"""One Zarr store, in a folder, in a zip file or at a URL: opened by zarr-python, and the errors of reading from it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import time
 import zipfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
-import fsspec
-from zarr.abc.store import Store
-from zarr.storage import FsspecStore, LocalStore, ZipStore
+import zarr
+from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore, WrapperStore, ZipStore
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import wrong_format
 from data_pipeline.common.files import FileAddress, Url
 from data_pipeline.common.identity import BLOCK_BYTES, hash_of, sampled_hash
+from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.zarr.detection import is_zarr
 
-_LOCAL_HEADER = 30
-"""Bytes of a zip file's header before each entry, without the name and the extra field."""
-_KEYS_PER_LIST = 4
-"""With fewer keys in a folder, asking for each key is faster than listing the folder."""
-_THREADS, _BATCH = 16, 64
-"""Threads that ask for files, which hides the latency of networks, and the number of files of each task."""
+_THREADS = 16
+"""Threads that ask for files, which hides the latency of networks."""
 _ATTEMPTS = 3
 """Number of requests for a chunk at a URL before a failure is reported."""
+_BLOSC_HEADER = 16
 _TAGS = ("ETag", "etag", "Content-MD5", "md5Hash", "Digest", "content_md5")
 _DATES = ("Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created")
 """Names by which protocols tell the hash of a file, or else the time of its last change."""
 
 
-def open_store(address: FileAddress) -> ZarrStore:
-    """Return the store at an address; an `InputError` if it is none."""
-    if isinstance(address, Url):
-        return UrlStore(address)
-    if not is_zarr(address):
-        raise wrong_format(address, "a Zarr store")
-    return FolderStore(address) if address.is_dir() else ZippedStore.at(address)
-
-
-class Place(NamedTuple):
-    """Bytes of a local file."""
-
-    path: Path
-    offset: int
-    size: int
-
-
-class ZarrStore(ABC):
-    """Reads the bytes of keys; keeps no file open, so that it can be sent to other processes."""
+@dataclass(frozen=True)
+class ZarrStore:
+    """A store at an address; keeps no file open, so that it can be sent to other processes."""
 
     path: FileAddress
-    is_remote = False
-    most_keys = 1 << 16
-    """Number of keys that stand for all in the fingerprint."""
 
-    @abstractmethod
-    def library_store(self) -> Store:
-        """Return the store as zarr-python opens it, to read metadata."""
+    def __post_init__(self) -> None:
+        """Raise an `InputError` if there is no store at the address."""
+        if not is_zarr(self.path):
+            raise wrong_format(self.path, "a Zarr store")
 
-    def exist(self, keys: Sequence[str]) -> list[bool]:
-        """Return whether each key exists; for a local store."""
-        raise NotImplementedError
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store is at a URL, where asking for each chunk would take too long."""
+        return isinstance(self.path, Url)
 
-    def contents(self, keys: Sequence[str], fields: int, whole: int) -> list[str]:
-        """Return what stands for the bytes of each key, with so many `fields`; `whole` is that of `sampled_hash`."""
-        batches = [keys[k : k + _BATCH] for k in range(0, len(keys), _BATCH)]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = pool.map(lambda batch: [self._content(key, fields, whole) for key in batch], batches)
-            return [content for batch in found for content in batch]
+    @property
+    def most_keys(self) -> int:
+        """Number of keys that stand for all in the fingerprint."""
+        return 1 << 11 if self.is_remote else 1 << 16
 
-    def _content(self, key: str, fields: int, whole: int) -> str:
-        try:
-            place = self.place(key)
-        except FileNotFoundError:
-            return ""
-        assert place is not None
-        with local_file(place.path) as descriptor:
-            return sampled_hash(descriptor, place.size, fields, start=place.offset, whole=whole)
-
-    @abstractmethod
-    def place(self, key: str) -> Place | None:
-        """Return where the bytes of a key are, if a local file has them as they are; a `FileNotFoundError` if not."""
-
-    @abstractmethod
-    def stamp(self, key: str) -> Any:
-        """Return a value that changes when a key is rewritten, or None if that is not known."""
-
-    def fetch(self, key: str, start: int = 0, stop: int | None = None) -> bytes | None:
-        """Return the bytes of a key from `start` (from the end, if negative) to `stop`; None if it does not exist."""
-        try:
-            place = self.place(key)
-        except FileNotFoundError:
-            return None
-        assert place is not None
-        first, last, _ = slice(start, stop).indices(place.size)
-        with local_file(place.path) as descriptor:
-            return os.pread(descriptor, max(0, last - first), place.offset + first)
-
-
-@contextmanager
-def local_file(path: Path) -> Any:
-    """Open a file for `os.pread`; a failure raises an `InputError` that names it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})") from None
-    try:
-        yield descriptor
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})") from None
-    finally:
-        os.close(descriptor)
-
-
-@dataclass(frozen=True)
-class FolderStore(ZarrStore):
-    """A folder with one file per key."""
-
-    path: Path
-
-    def library_store(self) -> Store:
+    def opened(self) -> Store:
         """Return the store as zarr-python opens it."""
-        return LocalStore(self.path, read_only=True)
+        return _opened(self.path, self.stamp(), os.getpid())
 
-    def _size(self, key: str) -> int:
-        """Return the number of bytes of a key, -1 if it does not exist."""
+    def stamp(self, key: str = "") -> tuple[int, int] | None:
+        """Return size and modification time of the file of a key, or of the zip file; None if there is none."""
+        if isinstance(self.path, Url):
+            return None
         try:
-            return os.stat(f"{self.path}/{key}").st_size  # noqa: PTH116 (thousands of chunks: no Path for each)
-        except FileNotFoundError:
-            return -1
-        except OSError as error:
-            raise InputError(f"cannot read {self.path}/{key} ({error.strerror})") from None
-
-    def exist(self, keys: Sequence[str]) -> list[bool]:
-        """Return whether each key exists: from lists of folders if these have many keys, else asking for each."""
-        folders = {key.rpartition("/")[0] for key in keys}
-        if len(folders) * _KEYS_PER_LIST <= len(keys):
-            listed = {f"{folder}/{name}" for folder in folders for name in self._names(folder)}
-            return [key in listed for key in keys]
-        batches = [keys[k : k + _BATCH] for k in range(0, len(keys), _BATCH)]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = pool.map(lambda batch: [self._size(key) >= 0 for key in batch], batches)
-            return [exists for batch in found for exists in batch]
-
-    def _names(self, folder: str) -> list[str]:
-        try:
-            return os.listdir(f"{self.path}/{folder}")  # noqa: PTH208 (names only)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise InputError(f"cannot read {self.path}/{folder} ({error.strerror})") from None
-
-    def place(self, key: str) -> Place:
-        """Return the file of a key."""
-        if (size := self._size(key)) < 0:
-            raise FileNotFoundError(key)
-        return Place(self.path / key, 0, size)
-
-    def stamp(self, key: str) -> tuple[int, int] | None:
-        """Return size and modification time of the file of a key; None if there is none."""
-        try:
-            status = os.stat(f"{self.path}/{key}")  # noqa: PTH116
+            status = (self.path / key if self.path.is_dir() else self.path).stat()
         except OSError:
             return None
         return status.st_size, status.st_mtime_ns
 
+    def keys(self, array: str) -> Set[str]:
+        """Return the keys of an array that exist, and maybe others; for a local store.
 
-@dataclass(frozen=True, eq=False)
-class ZippedStore(ZarrStore):
-    """A zip file with one entry per key.
+        A folder is listed without zarr-python, whose lists take ten times as long.
+        """
+        if isinstance(self.path, Path) and self.path.is_file():
+            return _checksums(self.path, self.stamp()).keys()
 
-    `entries` has offset of the entry's header, stored size, compression, and the checksum of its bytes.
-    """
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise InputError(f"cannot read {error.filename} ({error.strerror})")
 
-    path: Path
-    entries: Mapping[str, tuple[int, int, int, int]]
+        folders = os.walk(f"{self.path}/{array}", onerror=refuse)
+        start = len(f"{self.path}/")
+        return {f"{folder}/{name}"[start:] for folder, _, names in folders for name in names}
 
-    @classmethod
-    def at(cls, path: Path) -> Self:
-        """Read the list of entries of a zip file."""
-        try:
-            with zipfile.ZipFile(path) as file:
-                found = {
-                    info.filename: (info.header_offset, info.compress_size, info.compress_type, info.CRC)
-                    for info in file.infolist()
-                }
-        except (OSError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path} is a damaged zip file ({error}); fetch it again") from None
-        return cls(path, found)
-
-    def library_store(self) -> Store:
-        """Return the store as zarr-python opens it."""
-        return ZipStore(self.path, mode="r", read_only=True)
-
-    def exist(self, keys: Sequence[str]) -> list[bool]:
-        """Return whether each key exists."""
-        return [key in self.entries for key in keys]
+    def contents(self, keys: Sequence[str], fields: int, whole: int) -> list[str]:
+        """Return what stands for the bytes of each key, with so many `fields`; `whole` is that of `sampled_hash`."""
+        if isinstance(self.path, Path) and self.path.is_file():
+            checksums = _checksums(self.path, self.stamp())
+            return [checksums.get(key, "") for key in keys]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(lambda key: self._content(key, fields, whole), keys))
 
     def _content(self, key: str, fields: int, whole: int) -> str:
-        """Return the checksum that zip has of all bytes, and what the bytes are now, unless it has compressed them."""
-        if key not in self.entries:
+        if isinstance(self.path, Url):
+            return sync(self._content_at_url(key))
+        try:
+            with (self.path / key).open("rb", buffering=0) as file:
+                return sampled_hash(file.fileno(), os.fstat(file.fileno()).st_size, fields, whole=whole)
+        except FileNotFoundError:
             return ""
-        _, _, compression, checksum = self.entries[key]
-        plain = compression == zipfile.ZIP_STORED
-        return f"{checksum} {super()._content(key, fields, whole) if plain else ''}"
-
-    def place(self, key: str) -> Place | None:
-        """Return the bytes of an entry, None if zip has compressed it."""
-        if key not in self.entries:
-            raise FileNotFoundError(key)
-        header, size, compression, _ = self.entries[key]
-        if compression != zipfile.ZIP_STORED:
-            return None
-        with local_file(self.path) as descriptor:
-            start = os.pread(descriptor, _LOCAL_HEADER, header)
-        name, extra = (int.from_bytes(start[at : at + 2], "little") for at in (26, 28))
-        return Place(self.path, header + _LOCAL_HEADER + name + extra, size)
-
-    def fetch(self, key: str, start: int = 0, stop: int | None = None) -> bytes | None:
-        """Return the bytes of a key from `start` to `stop`; None if it does not exist."""
-        if key in self.entries and self.entries[key][2] != zipfile.ZIP_STORED:
-            try:
-                with zipfile.ZipFile(self.path) as file:
-                    return file.read(key)[start:stop]
-            except (OSError, zipfile.BadZipFile, EOFError) as error:
-                raise InputError(f"{self.path} is damaged: {key} cannot be read ({error}); fetch it again") from None
-        return super().fetch(key, start, stop)
-
-    def stamp(self, key: str) -> tuple[int, int]:
-        """Return size and modification time of the zip file."""
-        try:
-            status = self.path.stat()
         except OSError as error:
-            raise InputError(f"cannot read {self.path} ({error.strerror})") from None
-        return status.st_size, status.st_mtime_ns
+            raise InputError(f"cannot read {self.path}/{key} ({error.strerror})") from None
 
-
-@dataclass(frozen=True)
-class UrlStore(ZarrStore):
-    """A store at a URL of any protocol that fsspec knows."""
-
-    path: Url
-    is_remote = True
-    most_keys = 1 << 11
-
-    def library_store(self) -> Store:
-        """Return the store as zarr-python opens it."""
-        try:
-            return FsspecStore.from_url(str(self.path), read_only=True)
-        except (ImportError, ValueError) as error:
-            raise InputError(f"cannot open {self.path} ({error}); check the URL") from None
-
-    def place(self, key: str) -> None:
-        """Return None: nothing is local."""
-        return
-
-    def stamp(self, key: str) -> None:
-        """Return None: one request for each reading would take too long."""
-        return
-
-    def fetch(self, key: str, start: int = 0, stop: int | None = None) -> bytes | None:
-        """Return the bytes of a key from `start` to `stop`; None if it does not exist."""
-        part = {} if start == 0 and stop is None else {"start": start, "end": stop}
-        found = self._request(key, lambda system, path: system.cat_file(path, **part))
-        # A server may ignore the request for a part and send everything.
-        expected = -start if start < 0 else None if stop is None else stop - start
-        return found if found is None or expected is None or len(found) <= expected else found[start:stop]
-
-    def _content(self, key: str, fields: int, whole: int) -> str:
+    async def _content_at_url(self, key: str) -> str:
         """Return the hash of a key that the server knows, or size and date, or else a hash of both ends."""
-        known = self._request(key, lambda system, path: system.info(path))
+        store: Any = self.opened()
+        known = await _ask(self.path, key, lambda: store.fs._info(f"{store.path.rstrip('/')}/{key}"))
         if known is None:
             return ""
         for names in (_TAGS, _DATES):
             if told := [known[name] for name in names if known.get(name)]:
                 return f"{known.get('size')} {told[0]}"
-        return hash_of(self.fetch(key, 0, BLOCK_BYTES) or b"", self.fetch(key, -BLOCK_BYTES) or b"", known.get("size"))
+        reading, prototype = Reading(self), default_buffer_prototype()
+        parts = RangeByteRequest(0, min(BLOCK_BYTES, known.get("size") or 0)), SuffixByteRequest(BLOCK_BYTES)
+        ends = [await reading.get(key, prototype, part) for part in parts]
+        return hash_of(*(end.to_bytes() if end else b"" for end in ends), known.get("size"))
 
-    def _request(self, key: str, ask: Callable[[Any, str], Any]) -> Any:
-        """Return the answer of the server of a key, None if it does not exist; a few failures are not the end."""
-        system, root = _file_system(str(self.path), os.getpid())
-        for attempt in range(_ATTEMPTS):
-            try:
-                return ask(system, f"{root}/{key}")
-            except FileNotFoundError:
-                return None
-            except Exception as error:  # every protocol has its own classes of errors
-                if attempt + 1 == _ATTEMPTS or "40" in str(getattr(error, "status", "")):
-                    raise InputError(f"cannot read {self.path}/{key} ({_reason(error)}); try again later") from None
-                time.sleep(0.2 * 4**attempt)
-        return None
+
+class Reading(WrapperStore[Store]):
+    """A store while an array is read from it: collects in `absent` the keys that do not exist.
+
+    A key that cannot be read, or is cut off, raises an `InputError`. `has_blosc` says that Blosc made the stored bytes.
+    """
+
+    def __init__(self, store: ZarrStore, has_blosc: bool = False) -> None:
+        super().__init__(store.opened())
+        self.path, self.has_blosc = store.path, has_blosc
+        self.absent: set[str] = set()
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Return the bytes of a key; None if it does not exist."""
+        found = await _ask(self.path, key, lambda: self._store.get(key, prototype, byte_range))
+        if found is None:
+            self.absent.add(key)
+            return None
+        size = 0
+        # A server may ignore the request for a part and send everything.
+        if isinstance(byte_range, RangeByteRequest):
+            size = byte_range.end - byte_range.start
+            found = found[byte_range.start : byte_range.end] if len(found) > size else found
+        elif isinstance(byte_range, SuffixByteRequest):
+            found = found[-byte_range.suffix :]
+        elif self.has_blosc:
+            # Blosc trusts the size in its header and reads beyond the end of a shorter buffer.
+            size = max(_BLOSC_HEADER, int.from_bytes(found[12:_BLOSC_HEADER].to_bytes(), "little"))
+        if len(found) < size:
+            raise InputError(f"{self.path} is damaged: chunk {key} cannot be read (it is cut off); fetch it again")
+        return found
 
 
 @lru_cache(maxsize=16)
-def _file_system(url: str, process: int) -> tuple[Any, str]:
-    """Return fsspec's file system of a URL, once for each process, and the path in it."""
-    system, root = fsspec.core.url_to_fs(url)
-    return system, root.rstrip("/")
+def _opened(path: FileAddress, stamp: object, process: int) -> Store:
+    """Return the store at an address, opened once in each process.
+
+    A forked process must not use a connection, or the position in a zip file, of its parent.
+    """
+    if zarr.config.get("threading.max_workers") is None:
+        zarr.config.set({"threading.max_workers": BUDGET.total})
+    if isinstance(path, Url):
+        try:
+            return FsspecStore.from_url(str(path), read_only=True)
+        except (ImportError, ValueError) as error:
+            raise InputError(f"cannot open {path} ({error}); check the URL") from None
+    if path.is_dir():
+        return LocalStore(path, read_only=True)
+    try:
+        return sync(ZipStore.open(path, mode="r", read_only=True))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is a damaged zip file ({error}); fetch it again") from None
+
+
+@lru_cache(maxsize=16)
+def _checksums(path: Path, stamp: object) -> Mapping[str, str]:
+    """Return the checksum that a zip file has of the bytes of each entry."""
+    with zipfile.ZipFile(path) as file:
+        return {info.filename: f"{info.CRC} {info.file_size}" for info in file.infolist()}
+
+
+async def _ask(path: FileAddress, key: str, request: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the answer to a request, None if the key does not exist; a few failures of a server are not the end."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return await request()
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # every protocol has its own classes of errors
+            advice = "try again later" if isinstance(path, Url) else "fetch it again"
+            last = attempt + 1 == _ATTEMPTS or "40" in str(getattr(error, "status", ""))
+            if last or not isinstance(path, Url):
+                raise InputError(f"cannot read {path}/{key} ({_reason(error)}); {advice}") from None
+            await asyncio.sleep(0.2 * 4**attempt)
+    return None
 
 
 def _reason(error: Exception) -> str:

@@ -1,8 +1,6 @@
 """Stores in the layouts of WeatherBench2 and ARCO-ERA5 give the values that xarray reads, however they are coded."""
 
-import pickle
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 
 import numcodecs
 import numpy as np
@@ -94,18 +92,3 @@ def test_any_order_chunks_and_window(stores, tmp_path_factory, data):
     lazy = open_ensemble(path, chunks=None)["t"]
     np.testing.assert_array_equal(lazy[:, lead, :, 0, 2:5, columns].values, expected[:, lead, :, 0, 2:5][..., columns])
     np.testing.assert_array_equal(lazy[start, :, 1, :, 3, 4].values, expected[start, :, 1, :, 3, 4])
-
-
-def test_readers_can_be_pickled_and_used_by_threads(stores, tmp_path):
-    dataset = stores.weatherbench2(time=8, latitude=64, longitude=128)
-    path = stores.write(dataset, tmp_path / "ens.zarr", chunks={"time": 4, "prediction_timedelta": 1})
-    fields = pickle.loads(pickle.dumps(ensemble_fields(path, [Variable("t", 500)], [0, 24])))
-    expected = stores.expected(dataset, "temperature")[:, :, :, 1]
-
-    def read(key):
-        out = np.zeros((4, 1, 64, 128), np.float32)
-        fields.read(*key, out)
-        return np.array_equal(out[:, 0], expected[key])
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(read, [(k % 8, k % 2) for k in range(64)]))

@@ -1,34 +1,38 @@
-"""How often chunks are read and decoded, and the bytes of plain chunks that are read."""
+"""How often chunks are read, which regions are kept, and readings in other threads and processes."""
 
-import os
-import threading
+import multiprocessing
+import pickle
+import warnings
+import zipfile
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
-import numcodecs
 import numpy as np
 import pytest
+import zarr
 
 from data_pipeline.formats.open import ensemble_fields
-from data_pipeline.formats.zarr import codecs, reader
-from data_pipeline.formats.zarr.chunk_cache import ChunkCache
+from data_pipeline.formats.zarr import reader
+from data_pipeline.formats.zarr.catalog import ZarrCatalog
 from data_pipeline.task import Variable
 
 T = [Variable("t", 500), Variable("t", 850)]
+ONE = {"time": 1, "prediction_timedelta": 1}
 
 
 @pytest.fixture
-def decoded(monkeypatch):
-    """Count the decodings of chunks, by their bytes."""
+def chunks_read(monkeypatch):
+    """Count the readings of chunks of temperature, by their keys."""
     counts = Counter()
-    original = codecs.ChunkDecoder.decode
+    original = zarr.storage.LocalStore.get
 
-    def decode(self, stored, out=None):
-        counts[bytes(stored)] += 1
-        return original(self, stored, out)
+    async def get(self, key, *arguments, **options):
+        if key.startswith("temperature/"):
+            counts[key] += 1
+        return await original(self, key, *arguments, **options)
 
-    monkeypatch.setattr(codecs.ChunkDecoder, "decode", decode)
-    monkeypatch.setattr(reader, "_cache", ChunkCache())
+    monkeypatch.setattr(zarr.storage.LocalStore, "get", get)
+    monkeypatch.setattr(reader, "_kept", reader.KeptRegions())
     return counts
 
 
@@ -47,85 +51,81 @@ def expected(stores, dataset):
     return stores.expected(dataset, "temperature")[..., ::-1, :, :]
 
 
-@pytest.mark.parametrize("chunks", [{"time": 1, "prediction_timedelta": 1}, {"prediction_timedelta": 1}, {}], ids=str)
-def test_each_chunk_is_decoded_once(stores, tmp_path, decoded, chunks):
+@pytest.mark.parametrize("chunks", [ONE, {"prediction_timedelta": 1}, {}], ids=str)
+def test_each_chunk_is_read_once(stores, tmp_path, chunks_read, chunks):
     """All levels and members of one reading, and all starts and lead times of consecutive ones."""
     dataset = stores.weatherbench2()
-    path = stores.write(dataset, tmp_path / "a.zarr", chunks=chunks, compressors=numcodecs.Zstd())
+    path = stores.write(dataset, tmp_path / "a.zarr", chunks=chunks)
     fields = ensemble_fields(path, T, [0, 24])
-    decoded.clear()
-    found = read_all(fields)
-    np.testing.assert_array_equal(found, expected(stores, dataset))
-    files = [file for file in (path / "temperature").iterdir() if not file.name.startswith(".")]
-    assert decoded == Counter({file.read_bytes(): 1 for file in files})
+    chunks_read.clear()
+    np.testing.assert_array_equal(read_all(fields), expected(stores, dataset))
+    files = [f"temperature/{file.name}" for file in (path / "temperature").iterdir() if file.name[0] != "."]
+    assert chunks_read == dict.fromkeys(files, 1)
 
 
-def test_the_cache_is_bounded_and_keeps_the_last():
-    cache = ChunkCache(max_bytes=3000)
-    loaded = []
+def test_no_chunk_but_that_of_the_wanted_members_is_read(stores, tmp_path, chunks_read):
+    path = stores.write(stores.weatherbench2(), tmp_path / "a.zarr", chunks=ONE | {"number": 1})
+    fields = ensemble_fields(path, T, [0, 24])
+    chunks_read.clear()
+    fields.read(2, 1, np.zeros((2, 2, 2, 8), np.float32), slice(1, 3), [1, 3])
+    assert chunks_read == {"temperature/2.1.1.0.0.0": 1, "temperature/2.1.3.0.0.0": 1}
+
+
+def test_any_fields_in_any_order(stores, tmp_path):
+    """Also some twice and some missing, and not all members of each level."""
+    dataset = stores.weatherbench2()[["temperature"]]
+    path = stores.write(dataset, tmp_path / "a.zarr", chunks={"time": 2, "number": 3})
+    read = ZarrCatalog.gather(path, T, None).reader.read
+    whole = np.zeros((48, 5, 8), np.float32)
+    read(np.arange(48), whole, (slice(None), slice(None)))
+    assert len(np.unique(whole)) == whole.size
+    wanted = np.random.default_rng(0).integers(-1, 48, (3, 10))
+    out = np.zeros((3, 10, 2, 8))
+    read(wanted, out, (slice(1, 3), slice(None)))
+    np.testing.assert_array_equal(out, np.where(wanted[..., None, None] < 0, np.nan, whole[wanted, 1:3]))
+
+
+def test_kept_regions_are_bounded_and_the_last_ones():
+    kept, read = reader.KeptRegions(max_bytes=3000), []
 
     def get(key, size=1000):
-        def load():
-            loaded.append(key)
-            return np.zeros(size, np.uint8)
+        return kept.get(key, lambda: (read.append(key), np.zeros(size, np.uint8))[1])
 
-        return cache.get(key, load)
-
-    for key in "abcabc":
+    for key in "abcabcadab":  # d in place of b, the one that was used longest ago
         get(key)
-    assert loaded == ["a", "b", "c"]
-    get("a")
-    get("d")  # in place of b, the one that was used longest ago
-    get("a")
-    get("b")
-    assert loaded == ["a", "b", "c", "d", "b"]
+    assert read == ["a", "b", "c", "d", "b"]
     get("large", 3001)
-    get("large", 3001)
-    assert loaded[-2:] == ["large", "large"]
-    assert cache._bytes == 3000
+    get("a")
+    assert read[-2:] == ["large", "a"]
+    with pytest.raises(ZeroDivisionError):
+        kept.get("e", lambda: 1 / 0)
+    assert kept.get("e", lambda: np.ones(1)) == 1
 
 
-def test_threads_wait_for_one_of_them():
-    cache, loaded, ready = ChunkCache(), [], threading.Barrier(8)
-
-    def load():
-        loaded.append(1)
-        return np.zeros(10)
-
-    def work(_):
-        ready.wait()
-        cache.get("chunk", load)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    assert len(loaded) == 1
+def sample(fields, key):
+    """Return one sample."""
+    out = np.zeros((4, 2, 5, 8), np.float32)
+    fields.read(*key, out)
+    return out
 
 
-def test_a_failed_reading_is_tried_again():
-    cache = ChunkCache()
-
-    def fail():
-        raise ValueError
-
-    with pytest.raises(ValueError, match=r"^$"):
-        cache.get("chunk", fail)
-    assert cache.get("chunk", lambda: np.ones(1)) == 1
-
-
-def test_only_the_rows_of_plain_chunks_are_read(stores, tmp_path, monkeypatch):
-    """Members 1 and 3, rows 1 and 2 of 5, from a chunk that holds everything."""
-    dataset = stores.weatherbench2(("time", "prediction_timedelta", "number", "level", "latitude", "longitude"))
-    dataset = dataset.sortby("latitude", ascending=False).assign_coords(longitude=dataset.longitude + 180)
-    path = stores.write(dataset, tmp_path / "a.zarr", compressors=None)
-    fields = ensemble_fields(path, T, [0, 24])
-    sizes, original = [], os.preadv
-
-    def preadv(descriptor, buffers, offset):
-        sizes.append(sum(buffer.nbytes for buffer in buffers))
-        return original(descriptor, buffers, offset)
-
-    monkeypatch.setattr(reader.os, "preadv", preadv)
-    out = np.zeros((2, 2, 2, 8), np.float32)
-    fields.read(2, 1, out, slice(1, 3), [1, 3])
-    np.testing.assert_array_equal(out, dataset.temperature.values[2, 1, [1, 3], :, 1:3])
-    assert sizes == [2 * 8 * 4] * 4
+@pytest.mark.parametrize("kind", ["folder", "zip", "url"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_threads_and_processes_read_the_same(stores, tmp_path, method, kind):
+    """Also after this process has read: its connections, position in a zip file and locks are of no use to a fork."""
+    dataset = stores.weatherbench2()
+    path = stores.write(dataset, tmp_path / "a.zarr", chunks={"time": 2, "prediction_timedelta": 1})
+    if kind == "zip":
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+            for each in sorted(path.rglob("*")):
+                file.write(each, each.relative_to(path))
+        path = tmp_path / "a.zip"
+    fields = ensemble_fields(f"file://{path}" if kind == "url" else path, T, [0, 24])
+    fields = pickle.loads(pickle.dumps(fields))
+    keys = [*np.ndindex(3, 2)] * 4
+    with ThreadPoolExecutor(8) as pool, warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        found = [*pool.map(sample, [fields] * len(keys), keys)]
+        with reader._kept._lock, ProcessPoolExecutor(2, multiprocessing.get_context(method)) as processes:
+            found += processes.map(sample, [fields] * len(keys), keys, timeout=60)
+    for key, values in zip(keys * 2, found, strict=True):
+        np.testing.assert_array_equal(values, expected(stores, dataset)[key])

@@ -76,7 +76,7 @@ DAMAGED = [
         for kept in (0, 10, 200)
     ),
     (3, CHECKED, "temperature/c/0/0/0/0/0/0", flipped, "chunk temperature/c/0/0/0/0/0/0 cannot be read"),
-    (2, ZSTD, CHUNK, lambda _: ZSTD.encode(np.zeros(7, np.float32)), "(it has 28 bytes of 1,280)"),
+    (2, ZSTD, CHUNK, lambda _: ZSTD.encode(np.zeros(7, np.float32)), f"chunk {CHUNK} cannot be read (cannot reshape"),
 ]
 """Format, codec, file, what happens to it, and the message."""
 
