@@ -73,7 +73,7 @@ DAMAGED = [
     *(
         (2, codec, CHUNK, lambda content, kept=kept: content[:kept], f"is damaged: chunk {CHUNK} cannot be read (")
         for codec in (None, ZSTD, numcodecs.Blosc("lz4"), numcodecs.Zlib())
-        for kept in (0, 10, 200)
+        for kept in (0, 10, 200, -1)
     ),
     (3, CHECKED, "temperature/c/0/0/0/0/0/0", flipped, "chunk temperature/c/0/0/0/0/0/0 cannot be read"),
     (2, ZSTD, CHUNK, lambda _: ZSTD.encode(np.zeros(7, np.float32)), f"chunk {CHUNK} cannot be read (cannot reshape"),

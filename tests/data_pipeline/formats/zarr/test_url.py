@@ -1,8 +1,10 @@
 """Stores on a web server, and the errors of servers."""
 
 import http.server
+import multiprocessing
 import os
 import threading
+import warnings
 import zlib
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from data_pipeline.common.files import Url, expand_addresses
 from data_pipeline.formats.cf import summarize_files
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.formats.zarr.catalog import ZarrCatalog
+from data_pipeline.formats.zarr.store import _opened
 from data_pipeline.task import Variable
 
 T = [Variable("t", 500), Variable("t", 850)]
@@ -77,6 +80,25 @@ def test_a_store_on_a_web_server_that_fails_for_a_while(stores, tmp_path, server
     assert Handler.requested.count(f"/ens.zarr/temperature/{chunk}") == 2
     np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
     np.testing.assert_array_equal(found["2t"].values, stores.expected(dataset, "2m_temperature"))
+
+
+def read_in_fork(fields):
+    """Return one sample, and the number of stores that the process has opened."""
+    fields.read(1, 1, out := np.zeros((4, 2, 5, 8), np.float32))
+    return out, _opened.cache_info().misses
+
+
+def test_a_forked_process_makes_its_own_connections(stores, tmp_path, server):
+    stores.write(stores.weatherbench2(), tmp_path / "ens.zarr", chunks=ONE)
+    fields = ensemble_fields(f"{server}/ens.zarr", T, [0, 24])
+    expected, opened = read_in_fork(fields)
+    with (
+        warnings.catch_warnings(action="ignore", category=DeprecationWarning),
+        multiprocessing.get_context("fork").Pool(2) as pool,
+    ):
+        for found, count in pool.map_async(read_in_fork, [fields] * 2, 1).get(timeout=60):
+            np.testing.assert_array_equal(found, expected)
+            assert count > opened
 
 
 def test_opening_reads_no_fields_and_reading_only_its_chunks(stores, tmp_path, server):
