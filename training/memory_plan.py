@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
+from data_pipeline.common.checks import size_in_bytes
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
-from data_pipeline.common.machine_memory import free_memory, parse_memory, process_memory
+from data_pipeline.common.machine_memory import free_memory, process_memory
 from data_pipeline.common.messages import format_duration, format_size
 from data_pipeline.common.progress import Progress
 from data_pipeline.sample import Sample
@@ -194,7 +195,7 @@ def _describe(plan: MemoryPlan, options: TrainerOptions, room: int, steps: int) 
 
 def _room(options: TrainerOptions, mesh: Mesh, data: TrainingData, device: torch.device) -> int:
     """Return the bytes that steps of this rank may take; those that its caches will take are not among them."""
-    limit = None if options.memory is None else parse_memory("trainer.memory", options.memory)
+    limit = None if options.memory is None else size_in_bytes("trainer.memory", options.memory)
     if device.type == "cuda":
         allocated = torch.cuda.memory_allocated(device)
         unused = torch.cuda.memory_reserved(device) - allocated

@@ -12,9 +12,15 @@ from typing import Any, Literal, get_args
 import pytorch_lightning as pl
 from pytorch_lightning.profilers import Profiler
 
-from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer, check_positive
+from data_pipeline.common.checks import (
+    check_between,
+    check_boolean,
+    check_choice,
+    check_integer,
+    check_positive,
+    size_in_bytes,
+)
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.machine_memory import parse_memory
 from training.loggers import check_logger
 from training.optimizer import ADAMW, check_optimizer, check_scheduler
 from training.pruning import PruningOptions
@@ -108,7 +114,7 @@ class TrainerOptions:
             check_integer(f"trainer.{name}", getattr(self, name), 1)
         check_integer("trainer.seed", self.seed, 0)
         if self.memory is not None:
-            parse_memory("trainer.memory", self.memory)
+            size_in_bytes("trainer.memory", self.memory)
         check_positive("trainer.learning_rate", self.learning_rate)
         for name in ("gradient_clip", "early_stop_below"):
             if getattr(self, name) is not None:

@@ -79,11 +79,11 @@ def size_in_bytes(name: str, value: object) -> int:
     >>> size_in_bytes("memory", "1.5GB"), size_in_bytes("memory", "2 KiB"), size_in_bytes("memory", 7)
     (1500000000, 2048, 7)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", str(value).lower()) if isinstance(value, str) else None
-    if found:
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", text):
         value = int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgtp".index(found[2] or " "))
     if type(value) is not int or value <= 0:
-        raise InputError(f"{name} must be a size such as 4GB, got {value!r}")
+        raise InputError(f"{name} must be a size such as 4GB or 16GiB, got {value!r}")
     return value
 
 

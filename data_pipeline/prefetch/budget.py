@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.machine_memory import in_words, total_memory
+from data_pipeline.common.machine_memory import total_memory
+from data_pipeline.common.messages import format_size
 from data_pipeline.common.threads import BUDGET, ranks_here
 
 MEMORY_SHARE = 4
@@ -82,4 +83,4 @@ def describe_budget(budget: Budget) -> str:
     'data.cache: 2 threads read ahead, at most 6.0 GB of samples are cached in memory'
     """
     threads = "1 thread reads" if budget.threads == 1 else f"{budget.threads} threads read"
-    return f"data.cache: {threads} ahead, at most {in_words(budget.memory_bytes)} of samples are cached in memory"
+    return f"data.cache: {threads} ahead, at most {format_size(budget.memory_bytes)} of samples are cached in memory"

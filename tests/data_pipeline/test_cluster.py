@@ -106,7 +106,7 @@ def test_slurm_needs_sbatch(monkeypatch):
     [
         (Threads, {"workers": 0}, "cluster.workers must be a whole number from 1 to 4096, got 0"),
         (LocalProcesses, {"workers": "two"}, "cluster.workers must be a whole number"),
-        (LocalProcesses, {"memory": "much"}, "cluster.memory must be a size such as 4GB, got 'much'"),
+        (LocalProcesses, {"memory": "much"}, "cluster.memory must be a size such as 4GB or 16GiB, got 'much'"),
         (Slurm, {"walltime": "2h"}, "cluster.walltime must be hours:minutes:seconds, such as 02:00:00, got '2h'"),
         (Slurm, {"directives": "--exclusive"}, "cluster.directives must be a list, got '--exclusive'"),
     ],

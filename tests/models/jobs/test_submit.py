@@ -141,7 +141,7 @@ def test_the_options_of_the_class_the_file_and_the_page_have_the_same_defaults()
         ('time: "00:05:00"', ": time=00:05:00 leaves no time for the run: "),
         ("cpus: 0", ": cpus must be a whole number from 1 to 100000, got 0"),
         ("signal_lead: 70000", ": signal_lead must be a whole number from 1 to 65535, got 70000"),
-        ("memory: much", ": memory must be a size such as 4GB, got 'much'"),
+        ("memory: much", ": memory must be a size such as 4GB or 16GiB, got 'much'"),
         ("account: a b", ": account must be a name without spaces and quotes, got 'a b'"),
         ("modules: cuda", ": modules must be a list, such as [cuda], got 'cuda'"),
         ('command: "it\'s"', ': command must be a command of one line, got "it\'s"'),
