@@ -202,7 +202,7 @@ def test_wrong_options_and_forecasts_are_refused(make, sentence):
 
 def climate(tmp_path, monkeypatch, **changes):
     """The climate of both targets on two days, in the format of `prepare`; rain is 0 up to some quantile."""
-    made_from = {"years": [2000, 2014], "data": "abc", "task": TWO.to_json()} | changes
+    made_from = {"dates": YEARS.to_json(), "data": "abc", "task": TWO.to_json()} | changes
     values = np.sort(draw(7, 2, 2, 2, len(CLIMATE_PROBABILITIES), 4, 6).numpy(), axis=3)
     values[0] = 280 + 10 * values[0]
     values[1] = (2e-3 * values[1]).clip(0)
@@ -257,7 +257,7 @@ def test_eecrps_on_tiles_equals_the_whole_grid(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "task", "years", "data", "grid", "sentence"),
     [
-        ({"years": [2000, 2017]}, TWO, [2000, 2014], "abc", GRID, "is made of 2000-2017, .* 2000-2014"),
+        ({"dates": Dates.of_years(range(2000, 2018)).to_json()}, TWO, [2000, 2014], "abc", GRID, "is made of 2000-2017, .* 2000-2014"),
         ({}, TWO, [2000, 2013], "abc", GRID, "is made of 2000-2014, the training.* 2000-2013"),
         ({}, TWO, [2000, 2014], "xyz", GRID, "is made of other forecasts"),
         ({}, TWO, [2000, 2014], "abc", Grid.regular(4, 8), "is made on another grid than"),
