@@ -9,8 +9,8 @@ Its peers have the same shapes and parameters, the same inputs and head:
 The steps run in turn. Their CPU time is compared, because other programs change the time on the clock; the median of
 all rounds counts. `--clock` compares the time on the clock. Freed memory is kept, as in `deepweather train`.
 
-The transformer over 10 members has another peer, which computes as it was before decisions 067, 073 and 076. Each runs
-in a process of its own:
+The transformer over 10 members has another peer, which lacks the layers of decision 014 and the kept memory of decision
+011. Each runs in a process of its own:
 
 - `transformer_vs_before`: the former operators, whose memory is given back between them, as it was;
 - `transformer_vs_operators`: the former operators in memory that is kept;

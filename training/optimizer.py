@@ -92,7 +92,7 @@ def make_scheduler(
 def decay_groups(model: nn.Module, weight_decay: float, grid: tuple[int, int]) -> list[dict[str, Any]]:
     """Return two parameter groups for an optimizer: parameters with weight decay, and parameters without it.
 
-    Weight decay limits matrices and kernels. It does not apply to (decision 025):
+    Weight decay limits matrices and kernels. It does not apply to (decision 016):
 
     - biases, and scales and shifts of norms: one number for each channel;
     - parameters with a value for every cell of the `grid`: cell embeddings, maps of local layers and of gates;

@@ -1,4 +1,4 @@
-"""The transformer over members written with `torch.nn` alone, as it was computed before decisions 067, 073 and 076.
+"""The transformer over members written with `torch.nn` alone, without the layers of decision 014.
 
 Every step is an operator of its own: rows and columns are padded by `torch.cat`, members attend in one call of
 `scaled_dot_product_attention` for 32,768 cells, shared maps are repeated for every member, and fine maps are joined

@@ -7,7 +7,7 @@ In every cell, for the members' channels x and the matrices of a layer,
 M x M products per cell are too small for a matrix product each. Cells are the fastest axis of all arrays here, so that
 every operation works on a long row of cells with vector instructions: a product of two matrices is a sum of products of
 rows. Only the input is kept for the backward pass, which computes all else again
-(docs/decisions/073-attention-in-blocks.md).
+(docs/decisions/014-layers.md).
 """
 
 from __future__ import annotations

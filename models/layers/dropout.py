@@ -4,7 +4,7 @@
         forecast = model(batch)
 
 No random generator is used. So a tile computes its own part of a mask, all devices compute the same mask, a compiler
-sees integer arithmetic only, and a GPU does not wait for the host (docs/decisions/029-masks-are-hashed.md).
+sees integer arithmetic only, and a GPU does not wait for the host (docs/decisions/014-layers.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A convolution that computes while its halo is exchanged (docs/decisions/018-overlap.md).
+"""A convolution that computes while its halo is exchanged (docs/decisions/013-overlap-channels-automatic-mesh.md).
 
 The forward pass convolves the whole window with zeros in the halo, and repeats the few outputs that depend on the halo,
 the rim, when it has arrived. The backward pass first computes and sends the gradient of the halo; the gradients of the
@@ -29,7 +29,7 @@ Rectangle = tuple[slice, slice]
 """Rows and columns."""
 
 WORTHWHILE = {"cpu": 3e8, "cuda": 3e10}
-"""Multiply-adds of a layer on one rank above which overlap is faster, by kind of device (decision 018)."""
+"""Multiply-adds of a layer on one rank above which overlap is faster, by kind of device (decision 013)."""
 
 
 def overlapping_work(exchange: Exchange | None, weight: Tensor, stride: int) -> int:

@@ -105,7 +105,7 @@ class Patch:
 class GlobeWindow:
     """A window of a whole globe or area, any rectangle of rows and columns, also beyond the edges.
 
-    The cells are copied once, with a backward pass of one copy (docs/decisions/067-padding-in-one-pass.md).
+    The cells are copied once, with a backward pass of one copy (docs/decisions/014-layers.md).
     """
 
     def __init__(self, grid: Grid, rows: Interval, columns: Interval) -> None:

@@ -2,7 +2,7 @@
 
 Of every row only the inputs of the block and the results of its two convolutions are kept. Joined and interpolated
 maps, windows, norms and activations hold most of the memory and take little time: the backward pass computes them
-again, for a few rows at a time (docs/decisions/087-blocks-of-rows.md).
+again, for a few rows at a time (docs/decisions/014-layers.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Order of a field's numbers in memory: channels last where convolutions are faster so (decision 067)."""
+"""Order of a field's numbers in memory: channels last where convolutions are faster so (decision 014)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def channels_go_last(x: Tensor) -> bool:
-    """Return whether convolutions of `x` are faster with channels last: on CPUs (decision 067); else its own format."""
+    """Return whether convolutions of `x` are faster with channels last: on CPUs (decision 014); else its own format."""
     if x.ndim != 4:
         return False
     return x.device.type == "cpu" or (x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous())

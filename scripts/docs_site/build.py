@@ -23,7 +23,7 @@ SHARED = ("CONTRIBUTING.md", "CHANGELOG.md")
 """Pages outside of docs/ that the site has, too."""
 DECISIONS = """# Decisions
 
-For readers who ask why something is as it is: each page has the question, the decision, and what was measured.
+For readers who ask why something is as it is: each page says what holds, why, and which alternatives were rejected.
 
 {rows}
 """

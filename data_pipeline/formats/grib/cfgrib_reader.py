@@ -1,7 +1,7 @@
 """Read GRIB2 messages that hold several fields, as NCEP writes them for wind components, by cfgrib.
 
 `MessageReader` needs messages with one field. cfgrib separates the fields, and each is then read like one message.
-See docs/decisions/032-cfgrib-reads-several-fields.md.
+See docs/decisions/003-grib-reading.md.
 """
 
 from __future__ import annotations

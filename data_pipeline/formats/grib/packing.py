@@ -1,7 +1,7 @@
 """Decode simple packing without a bitmap, in which nearly every ensemble is stored, by numpy.
 
 A value is (R + X 2^E) / 10^D with whole numbers X of 8, 16, 24 or 32 bits (WMO Manual on Codes, regulation 92.9.4);
-with 0 bits all values are R. Results equal those of ecCodes bit for bit; see docs/decisions/008-numpy-decode.md.
+with 0 bits all values are R. Results equal those of ecCodes bit for bit; see docs/decisions/003-grib-reading.md.
 """
 
 from __future__ import annotations
