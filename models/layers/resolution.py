@@ -110,7 +110,7 @@ def _fine_points(x: Tensor, shares: tuple[float, ...], first: tuple[int, int], s
 class _Interpolated(torch.autograd.Function):
     """Interpolation whose gradient is a convolution of stride 2 of each channel.
 
-    PyTorch's own gradient takes 13 times as long in the memory format `channels_last` (decision 014).
+    PyTorch's own gradient takes several times as long in the memory format `channels_last` (decision 014).
     """
 
     @staticmethod
