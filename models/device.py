@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,31 +13,10 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.sample import Sample
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
+from models.parallel.single_process import Processes
 
 
-class Ranks(Protocol):
-    """What the choice of a device needs of a mesh."""
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks."""
-
-    @property
-    def local_rank(self) -> int:
-        """Number of this rank among those on the same machine."""
-
-    @property
-    def local_ranks(self) -> int:
-        """Number of ranks on the same machine."""
-
-    def broadcast(self, value: Any) -> Any:
-        """Return the `value` that the first rank passes."""
-
-    def gather(self, value: Any) -> list[Any] | None:
-        """Return the values of all ranks in their order on the first one, None on the others."""
-
-
-def choose_device(option: object, ranks: Ranks) -> torch.device:
+def choose_device(option: object, ranks: Processes) -> torch.device:
     """Return the device of this rank for the option `device`, and make it PyTorch's current one.
 
     Each rank has a GPU of its own. `auto` means GPUs if every machine has one for each of its ranks. All ranks call
