@@ -8,27 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, get_args
 
 import xarray as xr
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import FileAddress, expand_addresses
+from data_pipeline.common.files import expand_addresses
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
-from data_pipeline.formats import cf, grib
 from data_pipeline.formats import open as files
 from data_pipeline.formats.content_hash import content_hashes
-from data_pipeline.formats.netcdf import is_netcdf
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.format import Format
 from data_pipeline.formats.reader_versions import common_versions
+from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.formats.variables import checked_names
-from data_pipeline.formats.zarr import is_zarr
-from data_pipeline.formats.zarr.catalog import ZarrCatalog
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Chunks, Fields, MissingPolicy
 from data_pipeline.reduced_grid import ReducedGrid
@@ -177,25 +172,9 @@ class Archive:
         except InputError:
             return False
 
-    @cached_property
-    def _formats(self) -> dict[str, str]:
-        """The format of each part, from the first bytes of its first file."""
-        first = {part: expand_addresses(getattr(self, part))[0] for part in _PARTS if getattr(self, part)}
-        return {part: _format(path) for part, path in first.items()}
-
-    def format_package(self, part: str) -> tuple[ModuleType, dict[str, Any]]:
-        """Return the package that describes the files of a part, and the options that only this package takes."""
-        if self._formats[part] == "grib":
-            return grib, {"names": self.variable_names}
-        catalog = NetCDFCatalog if self._formats[part] == "netcdf" else ZarrCatalog
-        return cf, {"catalog": catalog, "names": self.variable_names}
-
-
-def _format(address: FileAddress) -> str:
-    if is_zarr(address):
-        return "zarr"
-    assert isinstance(address, Path)
-    return "netcdf" if is_netcdf(address) else "grib"
+    def format_of(self, part: str) -> Format:
+        """Return the format of a part, from its first file."""
+        return format_of(expand_addresses(getattr(self, part))[0])
 
 
 def regridding_of(source: object) -> Method | None:

@@ -15,9 +15,9 @@ from data_pipeline.common.files import FileAddress, expand_addresses, expand_pat
 from data_pipeline.common.messages import format_duration, format_size
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
-from data_pipeline.formats import cf, grib
 from data_pipeline.formats.cache_files import cache_folder
 from data_pipeline.formats.grib.cache import index_files, is_cached, table_of
+from data_pipeline.formats.registry import GRIB
 from data_pipeline.inputs import open_task
 from data_pipeline.protocols import DataSource
 from data_pipeline.selection import select_forecasts, survey_forecasts
@@ -84,12 +84,9 @@ class Inventory:
                 )
             damaged.update((path, reason) for path, reason in broken.items())
         for part in self._files:
-            package, options = self.archive.format_package(part)
-            print(
-                f"\n{_PART_NAMES[part]}\n{package.summarize_files(getattr(self.archive, part), **options)}", flush=True
-            )
-            if package is cf:
-                damaged |= cf.unreadable_files(getattr(self.archive, part), **options)
+            form, paths, names = self.archive.format_of(part), getattr(self.archive, part), self.archive.variable_names
+            print(f"\n{_PART_NAMES[part]}\n{form.summarize(paths, names)}", flush=True)
+            damaged |= form.unreadable(paths, names)
         if damaged:
             first = next(iter(damaged.values()))
             others = f" (and {len(damaged) - 1} more files cannot be read)" if len(damaged) > 1 else ""
@@ -108,7 +105,7 @@ class Inventory:
 
     def _grib_files(self, part: str) -> list[Path]:
         """Return the files of a part if they are GRIB, else nothing."""
-        return expand_paths(self._files[part]) if self.archive.format_package(part)[0] is grib else []
+        return expand_paths(self._files[part]) if self.archive.format_of(part) is GRIB else []
 
 
 def task_report(source: DataSource, task: Task, splits: Mapping[str, Dates]) -> Iterator[str]:

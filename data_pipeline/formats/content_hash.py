@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.common import identity
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.extras import package
-from data_pipeline.common.file_format import GRIB_FORMAT, file_format
 from data_pipeline.common.files import FileAddress
 from data_pipeline.common.progress import watched
 from data_pipeline.common.threads import in_threads
-from data_pipeline.formats.grib.cache import describe_messages
-from data_pipeline.formats.netcdf import is_netcdf
-from data_pipeline.formats.netcdf.header import describe_structure
 from data_pipeline.formats.reader_versions import READER_VERSIONS
-from data_pipeline.formats.zarr.detection import is_zarr
-
-_DESCRIBED: dict[str, Callable[[Path], tuple[Any, ...]]] = {
-    "grib": describe_messages, "netcdf": describe_structure, "": lambda path: (0,),
-}  # fmt: skip
-"""Functions that return the number of fields for which blocks are hashed, and what else is known of a large file."""
+from data_pipeline.formats.registry import format_of
 
 
 def content_hashes(addresses: Sequence[FileAddress]) -> list[str]:
@@ -36,18 +25,17 @@ def content_hashes(addresses: Sequence[FileAddress]) -> list[str]:
 
 
 def _content_hash(address: FileAddress) -> str:
-    if is_zarr(address):
-        with package("reading Zarr", "train"):
-            from data_pipeline.formats.zarr.header import describe_store
-
-        return identity.hash_of("zarr", READER_VERSIONS["zarr"], *describe_store(address))
+    form = format_of(address)
+    if form.is_store:
+        return identity.hash_of(form.name, READER_VERSIONS[form.name], *form.describe(address))
     assert isinstance(address, Path)
-    name = "netcdf" if is_netcdf(address) else "grib" if file_format(address) == GRIB_FORMAT else ""
+    known = form.detects(address)  # the reader of GRIB gets what no format knows
     fields: int = 0
     description: list[object] = []
     with address.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > identity.WHOLE_BYTES:
-            fields, *description = _DESCRIBED[name](address)
+        if size > identity.WHOLE_BYTES and known:
+            fields, *description = form.describe(address)
         blocks = identity.sampled_hash(file.fileno(), size, fields)
+    name = form.name if known else ""
     return identity.hash_of(name, READER_VERSIONS.get(name, 0), blocks, *description)

@@ -1,7 +1,7 @@
 """Open GRIB or NetCDF files and Zarr stores as lazy xarray datasets, or as fields to read samples from.
 
-The first bytes of the first file decide which format is read. What only some formats or callers need, such as xarray,
-is imported where it is used.
+The first bytes of the first file decide which format is read (`formats.registry`). What only some callers need, such as
+xarray, is imported where it is used.
 """
 
 from __future__ import annotations
@@ -13,19 +13,15 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
-from data_pipeline.common.file_format import GRIB_FORMAT, file_format
-from data_pipeline.common.files import Paths, expand_addresses, expand_paths
+from data_pipeline.common.files import Paths, expand_addresses
 from data_pipeline.formats.catalog import SINGLE, Catalog, Summary
 from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.formats.derived import DerivedCatalog, derived
 from data_pipeline.formats.fields import CubeFields
-from data_pipeline.formats.grib.catalog import MessageCatalog
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog, NetCDFSummaries
-from data_pipeline.formats.netcdf.file import is_netcdf
+from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.regridded import RegriddedCatalog
 from data_pipeline.formats.stated_intervals import StatedIntervals
-from data_pipeline.formats.zarr.detection import is_zarr
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks
 from data_pipeline.regridding.target import TargetGrid
@@ -33,8 +29,6 @@ from data_pipeline.task import Variable
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from data_pipeline.formats.zarr.catalog import ZarrCatalog
 
 ForecastKind = Literal["members", "normal", "quantiles"]
 SUMMARIES_OF_KIND: dict[ForecastKind, tuple[Summary, ...]] = {
@@ -157,7 +151,8 @@ def summary_fields(
     catalog = _gather(paths, variables, names, summaries=True)
     if isinstance(catalog, BlockCatalog):
         catalog.refuse_unknown_starts()
-    found, summaries = sorted({*catalog.summaries.tolist()}), catalog.summaries
+    summaries = getattr(catalog, "summaries", np.full(len(catalog.rows), ""))  # a format may know members only
+    found = sorted({*summaries.tolist()})
     kinds = [name for name, parts in SUMMARIES_OF_KIND.items() if {*parts} <= {*found}]
     if kind is None and len(kinds) > 1:
         raise InputError(
@@ -171,7 +166,7 @@ def summary_fields(
         )
     chosen = kind or kinds[0]
     catalog = catalog.where(np.isin(summaries, SUMMARIES_OF_KIND[chosen]))
-    catalog = intervals.apply(catalog) if intervals else catalog  # type: ignore[assignment]
+    catalog = intervals.apply(catalog) if intervals else catalog
     made = derived(catalog, variables, analyses=False)
     if chosen != "members" and isinstance(made, DerivedCatalog) and (made.rows["count"] > 1).any():
         row = int(np.flatnonzero(made.rows["count"] > 1)[0])
@@ -191,14 +186,7 @@ def lead_times_of(paths: Paths, variable: Variable, *, names: VariableNames = No
 def grid_of_files(paths: Paths, names: VariableNames = None) -> Grid:
     """Return the grid of the first field of the first file; in formats beside GRIB, NetCDF and Zarr, of all."""
     address = expand_addresses(paths)[0]
-    if is_zarr(address):
-        return _zarr_catalogs()[0].first_grid(address, names)
-    (path,) = expand_paths(address)
-    if file_format(path) == GRIB_FORMAT:
-        return MessageCatalog.first_grid(path)
-    if is_netcdf(path):
-        return NetCDFCatalog.first_grid(path, names)
-    return _gather(path, None, names).reader.grid
+    return format_of(address).first_grid(address, names)
 
 
 def _parsed(variables: Sequence[Variable | str] | None) -> list[Variable] | None:
@@ -218,14 +206,6 @@ def _dataset(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Dataset
     return open_cube(cube, chunks, dtype)
 
 
-def _zarr_catalogs() -> tuple[type[ZarrCatalog], type[ZarrCatalog]]:
-    """Return the catalogs of members, and of all fields with summaries."""
-    with package("reading Zarr", "train"):
-        from data_pipeline.formats.zarr.catalog import ZarrCatalog, ZarrSummaries
-
-    return ZarrCatalog, ZarrSummaries
-
-
 def _gather(
     paths: Paths,
     variables: Sequence[Variable] | None,
@@ -233,16 +213,10 @@ def _gather(
     *,
     static: bool = False,
     summaries: bool = False,
-) -> BlockCatalog | MessageCatalog:
+) -> Catalog:
     """Return the fields, as the files have them, from which all `variables` can be made; also `summaries`."""
     addresses = expand_addresses(paths)
-    if is_zarr(addresses[0]):
-        return _zarr_catalogs()[summaries].gather(addresses, variables, names, surface=static, timeless=static)
-    files = expand_paths(addresses)
-    if is_netcdf(files[0]):
-        catalog = NetCDFSummaries if summaries else NetCDFCatalog
-        return catalog.gather(files, variables, names, surface=static, timeless=static)
-    return MessageCatalog.gather(files, variables, names, surface=static, summaries=summaries)
+    return format_of(addresses[0]).gather(addresses, variables, names, static=static, summaries=summaries)
 
 
 def _forecasts(

@@ -80,7 +80,7 @@ def describe_budget(budget: Budget) -> str:
     """Return a line with threads and memory.
 
     >>> describe_budget(Budget(memory_bytes=6_000_000_000, threads=2))
-    'data.cache: 2 threads read ahead, at most 6.0 GB of samples are cached in memory'
+    'data.cache: 2 threads read ahead, at most 6 GB of samples are cached in memory'
     """
     threads = "1 thread reads" if budget.threads == 1 else f"{budget.threads} threads read"
     return f"data.cache: {threads} ahead, at most {format_size(budget.memory_bytes)} of samples are cached in memory"

@@ -26,7 +26,8 @@ from data_pipeline.common.file_format import (
     wrong_format,
 )
 from data_pipeline.common.files import expand_paths, is_zarr_folder
-from data_pipeline.formats.cycles import group_by_start, starts_of_file
+from data_pipeline.formats.cycles import group_by_start
+from data_pipeline.formats.registry import format_of
 
 FileType = Literal["grib", "netcdf"]
 InputType = Literal["grib", "netcdf", "zarr"]
@@ -182,7 +183,7 @@ def _cycles_of_folder(
     for number, path in enumerate(files.paths):
         try:
             own = type_of(path)
-            readable[own].append((number, path, starts_of_file(path, names)))
+            readable[own].append((number, path, format_of(path).starts(path, names)))
         except InputError as error:
             cycles.append((number, Cycle((path,), (), problem=str(error))))
     for own, found in readable.items():

@@ -155,8 +155,7 @@ def test_an_archive_of_addresses(stores, tmp_path, server):
     stores.write(stores.arco(), tmp_path / "era5.zarr", chunks={"time": 1})
     archive = Archive([f"{server}/ens.zarr"], [f"{server}/era5.zarr"])
     assert archive.exists
-    package, options = archive.format_package("ensemble")
-    text = package.summarize_files(archive.ensemble, **options)
+    text = archive.format_of("ensemble").summarize(archive.ensemble, None)
     assert "files        1, of unknown size" in text
     assert "members      0 1 2 3" in text
     assert summarize_files(f"{server}/era5.zarr", catalog=ZarrCatalog).startswith("files")

@@ -1,0 +1,67 @@
+"""Format: what a format of files can do; `formats.registry` lists all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.common.files import FileAddress, Paths, expand_addresses, total_bytes
+from data_pipeline.common.messages import format_size
+from data_pipeline.formats.catalog import Catalog
+from data_pipeline.grid import Grid
+from data_pipeline.task import Variable
+
+Names = Mapping[str, str] | None
+
+
+class Format:
+    """A format of files; a new one defines `name`, `detects` and `gather`, and the rest where it knows better.
+
+    `name` is that of its reader in `reader_versions.READER_VERSIONS`.
+    """
+
+    name = ""
+    is_store = False
+    """Whether one of them may be a folder or a URL, whose contents `describe` identifies without reading all bytes."""
+
+    def detects(self, address: FileAddress) -> bool:
+        """Return whether a file, folder or URL is of this format."""
+        raise NotImplementedError
+
+    def gather(
+        self,
+        addresses: Sequence[FileAddress],
+        variables: Sequence[Variable] | None,
+        names: Names,
+        *,
+        static: bool = False,
+        summaries: bool = False,
+    ) -> Catalog:
+        """Return the fields from which all `variables` can be made, all with None; also `summaries` of ensembles.
+
+        `static` fields are those at the surface, whatever their date.
+        """
+        raise NotImplementedError
+
+    def first_grid(self, address: FileAddress, names: Names) -> Grid:
+        """Return the grid of the first field."""
+        return self.gather([address], None, names).reader.grid
+
+    def starts(self, address: FileAddress, names: Names) -> np.ndarray:
+        """Return the starts of the forecasts (seconds since 1970); fields without a start have none."""
+        return np.unique(self.gather([address], None, names).rows["init"]).astype(np.int64)
+
+    def describe(self, address: FileAddress) -> tuple[Any, ...]:
+        """Return the number of fields, and what identifies a large file beside its sampled bytes."""
+        return (0,)
+
+    def summarize(self, paths: Paths, names: Names) -> str:
+        """Return a description of the files for `deepweather prepare`."""
+        files = expand_addresses(paths)
+        return f"files        {len(files):,}, {format_size(total_bytes(files) or 0)}"
+
+    def unreadable(self, paths: Paths, names: Names) -> dict[FileAddress, str]:
+        """Return the files that cannot be read, with the reason."""
+        return {}

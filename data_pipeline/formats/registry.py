@@ -1,0 +1,168 @@
+"""The formats of files and stores, and what each can do: a new format is an object in `FORMATS`, named nowhere else.
+
+What only some formats need, such as zarr, is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data_pipeline.common.extras import package
+from data_pipeline.common.file_format import GRIB_FORMAT, file_format
+from data_pipeline.common.files import FileAddress, Paths, expand_paths
+from data_pipeline.formats.catalog import Catalog
+from data_pipeline.formats.format import Format, Names
+from data_pipeline.formats.netcdf.file import is_netcdf
+from data_pipeline.formats.zarr.detection import is_zarr
+from data_pipeline.grid import Grid
+from data_pipeline.task import Variable
+
+if TYPE_CHECKING:
+    from data_pipeline.formats.cf.catalog import BlockCatalog
+
+
+class GribFormat(Format):
+    """GRIB; also files whose first bytes tell nothing, such as bulletins, and those that its reader refuses by name."""
+
+    name = "grib"
+
+    def detects(self, address: FileAddress) -> bool:
+        """Return whether it begins like one."""
+        return isinstance(address, Path) and file_format(address) == GRIB_FORMAT
+
+    def gather(
+        self,
+        addresses: Sequence[FileAddress],
+        variables: Sequence[Variable] | None,
+        names: Names,
+        *,
+        static: bool = False,
+        summaries: bool = False,
+    ) -> Catalog:
+        """Return the fields of all files."""
+        from data_pipeline.formats.grib.catalog import MessageCatalog
+
+        return MessageCatalog.gather(expand_paths(addresses), variables, names, surface=static, summaries=summaries)
+
+    def first_grid(self, address: FileAddress, names: Names) -> Grid:
+        """Return the grid of the first field whose grid can be read."""
+        from data_pipeline.formats.grib.catalog import MessageCatalog
+
+        return MessageCatalog.first_grid(*expand_paths(address))
+
+    def starts(self, address: FileAddress, names: Names) -> np.ndarray:
+        """Return the starts that the headers state."""
+        from data_pipeline.formats.grib.cache import table_of
+
+        return np.unique(table_of(*expand_paths(address)).split()[0].records["init"]).astype(np.int64)
+
+    def describe(self, address: FileAddress) -> tuple[Any, ...]:
+        """Return what the headers say."""
+        from data_pipeline.formats.grib.cache import describe_messages
+
+        return describe_messages(*expand_paths(address))
+
+    def summarize(self, paths: Paths, names: Names) -> str:
+        """Return a description that is made from the headers."""
+        from data_pipeline.formats.grib.contents import summarize_files
+
+        return summarize_files(paths, names)
+
+
+class CFFormat(Format):
+    """NetCDF, and the base of Zarr: files and stores of variables with the conventions of CF."""
+
+    name = "netcdf"
+
+    def detects(self, address: FileAddress) -> bool:
+        """Return whether it begins like one."""
+        return isinstance(address, Path) and is_netcdf(address)
+
+    def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
+        """Return the catalogs of members, and of all fields with summaries."""
+        from data_pipeline.formats.netcdf.catalog import NetCDFCatalog, NetCDFSummaries
+
+        return NetCDFCatalog, NetCDFSummaries
+
+    def gather(
+        self,
+        addresses: Sequence[FileAddress],
+        variables: Sequence[Variable] | None,
+        names: Names,
+        *,
+        static: bool = False,
+        summaries: bool = False,
+    ) -> Catalog:
+        """Return the fields of all files."""
+        files = addresses if self.is_store else expand_paths(addresses)
+        return self.catalogs()[summaries].gather(files, variables, names, surface=static, timeless=static)
+
+    def first_grid(self, address: FileAddress, names: Names) -> Grid:
+        """Return the grid of the first field whose grid can be read."""
+        return self.catalogs()[0].first_grid(address, names)
+
+    def starts(self, address: FileAddress, names: Names) -> np.ndarray:
+        """Return the starts that the headers state."""
+        from data_pipeline.formats.cf.block import FieldBlock
+        from data_pipeline.formats.cf.variables import NameMap
+
+        blocks = self.catalogs()[0].read_blocks(address, NameMap(names))
+        dated = [block for block in blocks if isinstance(block, FieldBlock) and block.time.has_leads]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *(block.times.starts for block in dated)]))
+
+    def describe(self, address: FileAddress) -> tuple[Any, ...]:
+        """Return what the headers say."""
+        from data_pipeline.formats.netcdf.header import describe_structure
+
+        return describe_structure(*expand_paths(address))
+
+    def summarize(self, paths: Paths, names: Names) -> str:
+        """Return a description that is made from the headers."""
+        from data_pipeline.formats.cf.contents import summarize_files
+
+        return summarize_files(paths, catalog=self.catalogs()[0], names=names)
+
+    def unreadable(self, paths: Paths, names: Names) -> dict[FileAddress, str]:
+        """Return the files without any variable that can be read, with the reason."""
+        from data_pipeline.formats.cf.contents import unreadable_files
+
+        return unreadable_files(paths, catalog=self.catalogs()[0], names=names)
+
+
+class ZarrFormat(CFFormat):
+    """Zarr stores in folders, in zip files and at URLs."""
+
+    name = "zarr"
+    is_store = True
+
+    def detects(self, address: FileAddress) -> bool:
+        """Return whether it begins like one."""
+        return is_zarr(address)
+
+    def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
+        """Return the catalogs of members, and of all fields with summaries."""
+        with package("reading Zarr", "train"):
+            from data_pipeline.formats.zarr.catalog import ZarrCatalog, ZarrSummaries
+
+        return ZarrCatalog, ZarrSummaries
+
+    def describe(self, address: FileAddress) -> tuple[Any, ...]:
+        """Return what the headers say."""
+        with package("reading Zarr", "train"):
+            from data_pipeline.formats.zarr.header import describe_store
+
+        return tuple(describe_store(address))
+
+
+GRIB = GribFormat()
+FORMATS: tuple[Format, ...] = (ZarrFormat(), CFFormat(), GRIB)
+"""All formats, in the order in which they are asked; the reader of GRIB names the format of what no one knows."""
+
+
+def format_of(address: FileAddress) -> Format:
+    """Return the format of a file, folder or URL, from its first bytes."""
+    return next((one for one in FORMATS if one.detects(address)), GRIB)
