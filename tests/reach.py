@@ -136,9 +136,13 @@ def record():
                 if (path := os.path.relpath(text, ROOT)) in tracked:
                     note(path)
 
-    def opening(file, *arguments, **options):
-        note_opened(file)
-        return opened(file, *arguments, **options)
+    def noting(opened):
+        def opening(file, *arguments, **options):
+            note_opened(file)
+            return opened(file, *arguments, **options)
+
+        opening.__code__ = opening.__code__.replace(co_filename="<frozen reach>")
+        return opening
 
     def starting(self, args, *others, **options):
         arguments = [args] if isinstance(args, str | os.PathLike) else list(args)
@@ -150,11 +154,12 @@ def record():
         return started(self, args, *others, **options)
 
     # Messages about an import that failed leave out the frames of such a file.
-    for own in (load, statement, function, opening, starting):
+    for own in (load, statement, function, starting):
         own.__code__ = own.__code__.replace(co_filename="<frozen reach>")
-    opened, started = builtins.open, subprocess.Popen.__init__
+    started = subprocess.Popen.__init__
     builtins.__import__, importlib._bootstrap._gcd_import = statement, function
-    builtins.open = io.open = opening
+    builtins.open = io.open = noting(io.open)
+    io.open_code = noting(io.open_code)  # of `runpy.run_path`
     subprocess.Popen.__init__ = starting
 
 

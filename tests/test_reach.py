@@ -17,10 +17,16 @@ PROJECT = {
     "models/plug.py": "",
     "conf/second.yaml": "a: 1\n",
     "docs/page.md": "",
+    "docs/script.py": "",
     "tests/specs.py": "from pathlib import Path\nTEXT = Path('conf/second.yaml').read_text()\n",
     "tests/test_first.py": "def test_it(shared):\n    from models import first\n",
     "tests/test_second.py": "import models.second\nfrom specs import TEXT\n\ndef test_it(shared):\n    assert TEXT\n",
-    "tests/test_page.py": "def test_it():\n    open('docs/page.md').read()\n",
+    "tests/test_page.py": """import runpy
+
+def test_it():
+    open("docs/page.md")
+    runpy.run_path("docs/script.py")
+""",
     "tests/test_late.py": "from specs import TEXT\n\ndef test_it(shared):\n    pass\n",
     "tests/test_program.py": "import os, subprocess\n\ndef test_it():\n    subprocess.run(['sh', '-c', ''])\n",
     "pytest.ini": "[pytest]\naddopts = --import-mode=importlib\npythonpath = . tests\n",
@@ -99,6 +105,7 @@ EVERY = {"first", "second", "page", "late", "program"}
         ("conf/second.yaml", {"second", "late", "program"}),  # a module that is imported once opens it
         ("conf/new.yaml", {"second", "late", "program"}),
         ("docs/page.md", {"page"}),
+        ("docs/script.py", {"page"}),
         ("tests/test_late.py", {"late"}),
         ("README.md", set()),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from data_pipeline.task import Variable
 Names = Mapping[str, str] | None
 
 
-class Format:
+class Format(ABC):
     """A format of files; a new one defines `name`, `detects` and `gather`, and the rest where it knows better.
 
     `name` is that of its reader in `reader_versions.READER_VERSIONS`.
@@ -26,10 +27,11 @@ class Format:
     is_store = False
     """Whether one of them may be a folder or a URL, whose contents `describe` identifies without reading all bytes."""
 
+    @abstractmethod
     def detects(self, address: FileAddress) -> bool:
         """Return whether a file, folder or URL is of this format."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gather(
         self,
         addresses: Sequence[FileAddress],
@@ -43,7 +45,6 @@ class Format:
 
         `static` fields are those at the surface, whatever their date.
         """
-        raise NotImplementedError
 
     def first_grid(self, address: FileAddress, names: Names) -> Grid:
         """Return the grid of the first field."""

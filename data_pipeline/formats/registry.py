@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class GribFormat(Format):
-    """GRIB; also files whose first bytes tell nothing, such as bulletins, and those that its reader refuses by name."""
+    """GRIB. Its reader also gets files that no format detects: bulletins, and files that it refuses by name."""
 
     name = "grib"
 
