@@ -161,6 +161,19 @@ def batch_shells(number):
     ]
 
 
+def tasks(number):
+    """The processes of Python that are tasks of a job; `env`, which keeps signals waiting, has become one."""
+    words = (f"SLURM_JOB_ID={number}".encode(), b"SLURM_STEP_ID=0")
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"python" in (process / "cmdline").read_bytes().partition(b"\0")[0]:
+                variables = (process / "environ").read_bytes().split(b"\0")
+                if all(word in variables for word in words):
+                    found.update(word for word in variables if word.startswith(b"SLURM_PROCID="))
+    return found
+
+
 def test_a_job_that_is_preempted_and_whose_batch_shell_is_killed_has_the_weights_of_an_undisturbed_run(slurm, project):
     """SIGUSR1 comes while the tasks start and while they train; after the kill the job is submitted again."""
     number, path = submit(slurm, project, "disturbed")
@@ -169,6 +182,8 @@ def test_a_job_that_is_preempted_and_whose_batch_shell_is_killed_has_the_weights
         if times:
             slurm.wait_for_text(path, EPOCH, len(re.findall(EPOCH, path.read_text(), re.MULTILINE)) + 1)
         if times < 2:
+            # Slurm loses a signal to a step whose tasks do not run yet.
+            slurm.wait_for(lambda: len(tasks(number)) == 2, "two tasks")
             slurm.run("scancel", "--signal=USR1", number)
             slurm.wait_for_text(path, "interrupted; the job starts again", times + 1)
     assert slurm.job(number)["Restarts"] == "2"
