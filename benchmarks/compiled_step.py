@@ -21,8 +21,8 @@ from benchmarks.step import median_seconds
 from benchmarks.step_memory import random_batch, shipped_corrector
 from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.grid import Grid
-from training.correction_module import CorrectionModule
-from training.step_cost import forward_and_backward
+from training.memory.step_cost import forward_and_backward
+from training.step.correction_module import CorrectionModule
 
 
 def compiled_seconds(name: str, rows: int, rounds: int) -> dict[str, float] | str:

@@ -26,8 +26,8 @@ from benchmarks.mesh.training_step import TrainingStep
 from benchmarks.step import OURS, PEERS, PLAIN
 from benchmarks.step_memory import network_names, random_batch, shipped_corrector
 from models.parallel.mesh import Mesh
-from training.correction_module import CorrectionModule
-from training.step_cost import pass_without_values
+from training.memory.step_cost import pass_without_values
+from training.step.correction_module import CorrectionModule
 
 CACHED_BYTES = 2**20
 """Tensors with less memory than this are counted as cached."""

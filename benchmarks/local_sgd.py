@@ -31,10 +31,10 @@ from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import arrange_mesh
-from training.correction_module import CorrectionModule
-from training.datamodule import open_training_data
 from training.network_training import train_network, validation_crps
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
+from training.step.correction_module import CorrectionModule
+from training.step.datamodule import open_training_data
 
 SYNCHRONOUS = 1 - 1e-9
 """A fraction of the run that leaves no step for local ones."""

@@ -7,7 +7,7 @@ The shipped U-Net with one sample for each data rank, the loss and the averaged 
 - memory that one rank keeps for the backward pass, relative to a U-Net of plain `torch.nn`;
 - strong and weak efficiency of two processes of one thread each, with gloo on this machine;
 - relative error of the estimates of `trainer.mesh=auto`, whose rates are fitted to one and two ranks, for these and for
-  four ranks; with `--shipped-rates` they are those of `training/mesh_choice.py`;
+  four ranks; with `--shipped-rates` they are those of `training/step/mesh_choice.py`;
 - how much longer a step takes on the mesh with the shortest estimate than on the fastest one, of those measured.
 
 Meshes are [data, bands, sectors, channels]. `--times` measures times only, `--counts` bytes and memory only.
@@ -41,7 +41,7 @@ from benchmarks.mesh.training_step import (
 from data_pipeline.grid import Grid
 from models.corrector import build_model
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.mesh_choice import MACHINES, MachineRates, MeshEstimate, estimate_step
+from training.step.mesh_choice import MACHINES, MachineRates, MeshEstimate, estimate_step
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="repetitions of every measurement")
     parser.add_argument("--rows", type=int, default=361, help="latitudes of the finest grid")
-    parser.add_argument("--shipped-rates", action="store_true", help="take the rates of training/mesh_choice.py")
+    parser.add_argument("--shipped-rates", action="store_true", help="take the rates of training/step/mesh_choice.py")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--times", action="store_true", help="measure times only")
     part.add_argument("--counts", action="store_true", help="count bytes and memory only")

@@ -40,8 +40,8 @@ from data_pipeline.grid import Grid
 from models.networks.ens10 import ENS10UNet
 from models.networks.unet import UNet
 from models.parallel.mesh import Mesh
-from training.correction_module import CorrectionModule
-from training.step_cost import forward_and_backward
+from training.memory.step_cost import forward_and_backward
+from training.step.correction_module import CorrectionModule
 
 PEERS: dict[str, Padding] = {"plain": "sphere", "zero": "zeros"}
 """Padding of the networks of plain `torch.nn`."""

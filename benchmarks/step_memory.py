@@ -27,9 +27,9 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task, reads_moments
-from training.activation_checkpointing import checkpoint_activations
-from training.correction_module import CorrectionModule
-from training.step_cost import computed_bytes, measure_step
+from training.memory.step_cost import computed_bytes, measure_step
+from training.step.activation_checkpointing import checkpoint_activations
+from training.step.correction_module import CorrectionModule
 
 STEP_TASK = Task("steps", ["2t", "msl", "10u", "10v", "tcwv", "skt", "tcc", "z@500"], ["2t"], [48])
 """Eight inputs, as in the experiments of ENS-10."""

@@ -26,6 +26,8 @@ JOBS = "models/jobs"
 EVALUATION, REPORT, SCORES = "evaluation", "evaluation/report", "evaluation/scores"
 EXPLANATION = "evaluation/explanation"
 SIGNIFICANCE, KERNELS, MONITORING = "evaluation/significance", "evaluation/kernels", "evaluation/monitoring"
+TRAINING, OPTIMIZATION, RUN = "training", "training/optimization", "training/run"
+STEP, MEMORY = "training/step", "training/memory"
 ALL_MODELS = {MODELS, PROVENANCE, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
     COMMON: set(),
@@ -59,7 +61,15 @@ MAY_IMPORT = {
         *(DATA, COMMON, REGRIDDING, FORMATS, GRIB, NETCDF, WRITING),
         *(MODELS, PROVENANCE, ENGINES, MEMBERS, CORRECTION, PARALLEL),
     },
-    "training": {DATA, COMMON, PREFETCH, STATISTICS, STORE, SYNTHETIC, *ALL_MODELS},
+    OPTIMIZATION: {DATA, COMMON, STATISTICS, MODELS, PROVENANCE, DISTRIBUTION, PARALLEL, STATISTICAL},
+    RUN: {DATA, COMMON, STATISTICS, MODELS, PROVENANCE, PARALLEL, STATISTICAL, OPTIMIZATION},
+    STEP: {DATA, COMMON, PREFETCH, *ALL_MODELS, OPTIMIZATION, RUN},
+    MEMORY: {DATA, COMMON, PARALLEL, LAYERS, RUN, STEP},
+    TRAINING: {
+        *(DATA, COMMON, PREFETCH, STATISTICS, SYNTHETIC),
+        *ALL_MODELS,
+        *(OPTIMIZATION, RUN, STEP, MEMORY),
+    },
     EVALUATION: {
         *(DATA, COMMON, FORMATS, STATISTICS, STORE, PREFETCH),
         *(MODELS, PROVENANCE, ENGINES, MEMBERS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL),
@@ -142,8 +152,8 @@ def test_folders_import_only_the_folders_below_them():
     assert offenders == []
 
 
-def test_folders_of_models_have_no_circular_imports():
-    below = {folder: set() for folder in MAY_IMPORT if folder.startswith(MODELS)}
+def test_folders_of_models_and_training_have_no_circular_imports():
+    below = {folder: set() for folder in MAY_IMPORT if folder.startswith((MODELS, TRAINING))}
     for path, _, source in own_imports():
         folder, other = str(path.parent), str(source.parent)
         if folder in below and str(path) not in VERBS and (str(path), other) not in DOORS:
@@ -172,7 +182,7 @@ def test_files_have_no_circular_imports():
 def test_each_library_is_imported_in_its_own_folder_only():
     borders = {
         "hydra": lambda path: path.parts[0] == "conf",
-        "omegaconf": lambda path: path.parts[0] == "conf" or str(path) in {*VERBS, "training/run_folder.py"},
+        "omegaconf": lambda path: path.parts[0] == "conf" or str(path) in {*VERBS, "training/run/run_folder.py"},
         "eccodes": lambda path: path.is_relative_to(GRIB) or path.is_relative_to(WRITING),
         "cfgrib": lambda path: path.is_relative_to(GRIB),
         "gribapi": lambda path: path.is_relative_to(GRIB) or path.is_relative_to(WRITING),

@@ -17,7 +17,7 @@ from data_pipeline.statistics import STATISTICS
 from data_pipeline.synthetic.heat import Heat
 from models.corrector import build_model, needed_task
 from models.statistical.emos import EMOS
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"

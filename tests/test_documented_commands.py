@@ -16,7 +16,7 @@ from conf import build, options_of_verb, plain
 from conf.command_line import SHORT, has_groups
 from data_pipeline.grid import Grid
 from models.corrector import build_model, needed_task
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
 
 FOLLOWED = ("docs/tutorials/", "docs/extending/", "docs/recipes/", "docs/data/stations.md")
 """Pages that a test of their own follows, command by command."""

@@ -14,7 +14,7 @@ from models.corrector import Corrector, narrow
 from models.distribution import Distribution
 from models.parallel.mesh import Mesh
 from models.reference_emos import emos_spec, fit_emos
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
 
 
 class EMOSInUnits(nn.Module):

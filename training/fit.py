@@ -32,9 +32,9 @@ from data_pipeline.split import Split
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task
 from models.parallel.mesh import Mesh
-from training.loss import Loss
-from training.specs import build_spec
-from training.trainer_options import TrainerOptions
+from training.optimization.loss import Loss
+from training.optimization.specs import build_spec
+from training.run.trainer_options import TrainerOptions
 from training.training_run import Run, TrainingPlan, train_corrector
 
 SECONDS_BETWEEN_CALLS = 0.5
@@ -80,8 +80,8 @@ def fit(
     `train` and `val` are the first and last year, or date, of training and validation; valid times decide. Networks
     need a validation, which chooses their weights. `test` is left out of both. `missing`: a forecast with a field
     without any value is an `error`, has missing values (`mask`), or is left out (`drop`). `members` limits each
-    forecast to its first members. `loss` is a name of `conf/loss`, or a `training.loss.Loss`. `trainer` are further
-    options of `conf/trainer`, such as `patience` or `accelerator`.
+    forecast to its first members. `loss` is a name of `conf/loss`, or a `training.optimization.loss.Loss`. `trainer`
+    are further options of `conf/trainer`, such as `patience` or `accelerator`.
 
     `progress`, such as `print`, is called with each line about the run, and with the `Progress` of its work, whose text
     is a line; an exception that it raises ends the fit. Forecasts that are left out, regressions that cannot be fitted
@@ -167,7 +167,7 @@ def _loss_of(loss: str | Mapping[str, Any] | Loss) -> Loss:
 
 
 def _identity(plan: TrainingPlan, fingerprint: str) -> str:
-    """Return a hash of everything on which the corrector depends, as `training.run_folder.claim` does for a command."""
+    """Return a hash of everything on which the corrector depends, as `run_folder.claim` does for a command."""
     decisive = [plan.spec, plan.task.to_json(), repr(plan.split), repr(plan.loss), repr(plan.options), plan.members]
     return fingerprint_of(*decisive, fingerprint)
 

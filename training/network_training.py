@@ -25,24 +25,24 @@ from data_pipeline.sample import Sample
 from models.device import copy_batch, watch_gpu
 from models.distribution import Distribution
 from models.parallel.mesh import Mesh
-from training.activation_checkpointing import checkpoint_activations
-from training.checkpoints import Checkpoints
-from training.correction_module import CorrectionModule
-from training.cost_callback import CostCallback
-from training.curve_restart import CurveRestart
-from training.datamodule import TrainingData
-from training.history import LossHistory
-from training.local_steps import LocalSteps, check_local_steps
-from training.loggers import make_loggers
-from training.loss import CRPS
-from training.memory_plan import plan_memory
-from training.mesh_strategy import mesh_trainer_flags
-from training.pruning import Pruning, PruningOptions
-from training.run_summary import RunSummary
-from training.specs import build_spec
-from training.trainer_options import TrainerOptions
-from training.training_progress import TrainingProgress
-from training.weight_average import WeightAverage, validated_weights
+from training.memory.memory_plan import plan_memory
+from training.optimization.loss import CRPS
+from training.optimization.specs import build_spec
+from training.run.checkpoints import Checkpoints
+from training.run.cost_callback import CostCallback
+from training.run.history import LossHistory
+from training.run.loggers import make_loggers
+from training.run.pruning import Pruning, PruningOptions
+from training.run.run_summary import RunSummary
+from training.run.trainer_options import TrainerOptions
+from training.run.training_progress import TrainingProgress
+from training.step.activation_checkpointing import checkpoint_activations
+from training.step.correction_module import CorrectionModule
+from training.step.curve_restart import CurveRestart
+from training.step.datamodule import TrainingData
+from training.step.local_steps import LocalSteps, check_local_steps
+from training.step.mesh_strategy import mesh_trainer_flags
+from training.step.weight_average import WeightAverage, validated_weights
 
 EXPECTED_WARNINGS = (
     "does not have many workers",

@@ -26,12 +26,12 @@ from models.corrector import Corrector, check_tiles, needed_task
 from models.parallel.mesh import Mesh, join_mesh
 from models.parallel.mesh_shape import mesh_shape
 from training.initial_state import hash_corrector_files
-from training.loss import Loss
-from training.mesh_choice import first_shape
-from training.run_folder import FolderLock, claim, resumable
-from training.run_statistics import RunStatistics
-from training.run_summary import mark_finished
-from training.trainer_options import TrainerOptions
+from training.optimization.loss import Loss
+from training.run.run_folder import FolderLock, claim, resumable
+from training.run.run_statistics import RunStatistics
+from training.run.run_summary import mark_finished
+from training.run.trainer_options import TrainerOptions
+from training.step.mesh_choice import first_shape
 from training.training_run import Run, TrainingPlan, train_corrector
 
 
@@ -86,7 +86,7 @@ def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:
     split: Split = build(cfg.data.split)
     split.check_fold()
     if not isinstance(loss, Loss):
-        raise InputError(f"loss must be a subclass of training.loss.Loss, got a {type(loss).__name__}")
+        raise InputError(f"loss must be a subclass of training.optimization.loss.Loss, got a {type(loss).__name__}")
     spec = plain(cfg.model)
     statistics = RunStatistics(cfg.statistics)
     loss = statistics.complete(loss)

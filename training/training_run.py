@@ -32,21 +32,21 @@ from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.parallel.mesh_shape import AUTO
 from models.provenance.training_dates import split_provenance, state_training, valid_days
-from training.correction_module import CorrectionModule
-from training.datamodule import open_training_data
-from training.eecrps import EECRPS, WeightedByIndex
 from training.emos_validation import fit_emos_reference
-from training.fine_tuning import PretrainedWeights
-from training.fitted_state import FITTED_FILE, FittedState
 from training.initial_state import fit_corrector, load_initial_weights, warning_of_validation
-from training.loss import CRPS, Loss
-from training.mesh_choice import settle_mesh
 from training.network_training import train_network, validation_crps
-from training.pruning import pruned_message
-from training.run_statistics import RunStatistics
-from training.run_summary import RunSummary
-from training.teacher import Teacher
-from training.trainer_options import TrainerOptions
+from training.optimization.eecrps import EECRPS, WeightedByIndex
+from training.optimization.fine_tuning import PretrainedWeights
+from training.optimization.loss import CRPS, Loss
+from training.optimization.teacher import Teacher
+from training.run.fitted_state import FITTED_FILE, FittedState
+from training.run.pruning import pruned_message
+from training.run.run_statistics import RunStatistics
+from training.run.run_summary import RunSummary
+from training.run.trainer_options import TrainerOptions
+from training.step.correction_module import CorrectionModule
+from training.step.datamodule import open_training_data
+from training.step.mesh_choice import settle_mesh
 
 WORSE = 1.001
 """Ratio of validation scores above which a model is called worse than the raw ensemble; rounding differs by less."""

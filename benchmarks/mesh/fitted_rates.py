@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import nnls
 
-from training.mesh_choice import MachineRates, MeshEstimate
+from training.step.mesh_choice import MachineRates, MeshEstimate
 
 
 def fit_rates(estimates: Sequence[MeshEstimate], seconds: Sequence[float]) -> MachineRates:

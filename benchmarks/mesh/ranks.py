@@ -25,7 +25,7 @@ def run_ranks(count: int, function: Callable[..., _Result], *arguments: object, 
     With `group` the processes are the ranks of a gloo group.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "training.correction_module"])
+    context.set_forkserver_preload(["torch.distributed", "training.step.correction_module"])
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(count, mp_context=context) as processes:
         calls = [processes.submit(_run_rank, rank, count, folder, group, function, arguments) for rank in range(count)]
         return [call.result() for call in calls]

@@ -24,8 +24,8 @@ from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.correction_module import CorrectionModule
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
+from training.step.correction_module import CorrectionModule
 
 UNET_SPEC = {"_target_": "models.networks.unet.UNet"}
 UNET_TASK = Task("t2m", ["sst", "tcw", "tcwv", "cp", "msl", "tcc", "10u", "10v", "2t", "tp", "skt"], ["2t"], [48])

@@ -58,7 +58,7 @@ class CrossFitted(nn.Module):
 
     The table is empty until `set`. It holds the own tile, or, unless `per_cell`, numbers that all cells share. It is
     used in training only: corrector files and checkpoints do not contain it, and a resumed run reads it from
-    `fitted.safetensors` (`training.fitted_state`).
+    `fitted.safetensors` (`training.run.fitted_state`).
     """
 
     table: Tensor

@@ -49,12 +49,12 @@ SECTIONS = {
     "training": (
         "Training",
         [
-            "training.loss",
-            "training.eecrps",
-            "training.trainer_options",
-            "training.correction_module",
-            "training.datamodule",
-            "training.optimizer",
+            "training.optimization.loss",
+            "training.optimization.eecrps",
+            "training.run.trainer_options",
+            "training.step.correction_module",
+            "training.step.datamodule",
+            "training.optimization.optimizer",
         ],
     ),
     "evaluation": (

@@ -8,8 +8,8 @@ from benchmarks.mesh.plain_transformer import PlainTransformer
 from benchmarks.step_memory import random_batch, shipped_corrector
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from training.correction_module import CorrectionModule
-from training.step_cost import forward_and_backward
+from training.memory.step_cost import forward_and_backward
+from training.step.correction_module import CorrectionModule
 
 
 def test_loss_gradients_are_those_of_the_former_operators():

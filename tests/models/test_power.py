@@ -10,7 +10,7 @@ from data_pipeline.task import Task
 from models.corrector import REFERENCES, Corrector, reads_moments
 from models.distribution import Ensemble, PowerTransformed
 from models.normalizer import Normalizer
-from training.loss import CRPS, ThresholdWeightedCRPS
+from training.optimization.loss import CRPS, ThresholdWeightedCRPS
 
 GRID = Grid.regular(5, 6)
 RAIN = Task("rain", ["tp", "2t"], ["tp"], [24])

@@ -15,7 +15,7 @@ from models.layers.gate import LatentGate
 from models.layers.loss_term import loss_terms
 from models.layers.mixture import RIGHT, SpatialBlend, SpatialMixture
 from models.networks.poet import EnsembleAttention, PoET
-from training.loss import CRPS, GaussianCRPS
+from training.optimization.loss import CRPS, GaussianCRPS
 
 CONF = Path(__file__).parents[2] / "conf"
 GRID = Grid.regular(17, 24)

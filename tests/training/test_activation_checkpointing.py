@@ -11,7 +11,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.corrector import build_model
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.activation_checkpointing import blocks, checkpoint_activations
+from training.step.activation_checkpointing import blocks, checkpoint_activations
 
 LIKE = ("blend_unet", "bqn", "smoe_unet", "transformer_independent")
 """Models with the blocks of others."""

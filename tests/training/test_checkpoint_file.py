@@ -8,8 +8,8 @@ from training_parts import KilledError, killed_at, train_run
 
 from data_pipeline.common.errors import InputError
 from models.parallel.mesh import Mesh
-from training import checkpoint_file
-from training.checkpoint_file import is_whole, keep_as, seal
+from training.run import checkpoint_file
+from training.run.checkpoint_file import is_whole, keep_as, seal
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(toy, undistu
         original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"training.checkpoints.{moment}", killed)
+        patch.setattr(f"training.run.checkpoints.{moment}", killed)
         with pytest.raises(KilledError):
             train(toy, tmp_path)
     found = train(toy, tmp_path)

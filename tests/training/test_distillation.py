@@ -18,9 +18,9 @@ from evaluation.leak_audit import check_leaks
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh, arrange_mesh
 from models.provenance.training_dates import stated_fits
-from training.correction_module import CorrectionModule
-from training.loss import CRPS, EnergyScore, ThresholdWeightedCRPS
-from training.teacher import Teacher
+from training.optimization.loss import CRPS, EnergyScore, ThresholdWeightedCRPS
+from training.optimization.teacher import Teacher
+from training.step.correction_module import CorrectionModule
 
 SPEC = NET | {"dropout": 0.0}
 DATES = {"train_dates": [["1990-01-01", "1991-12-31"]], "val_dates": [["1992-01-01", "1992-12-31"]], "run": "old"}

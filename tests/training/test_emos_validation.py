@@ -9,7 +9,7 @@ from models.corrector import Corrector, needed_task
 from models.parallel.mesh import Mesh
 from training import emos_validation
 from training.emos_validation import EMOSInUnits, fit_emos_reference
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
 
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}
 EMOS = {"_target_": "models.statistical.emos.EMOS"}

@@ -15,9 +15,9 @@ from training_parts import NET, KilledError, killed_at, module, train_run
 
 from data_pipeline.prefetch.budget import Budget
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.correction_module import CorrectionModule
-from training.datamodule import open_training_data
 from training.network_training import train_network
+from training.step.correction_module import CorrectionModule
+from training.step.datamodule import open_training_data
 
 RUN = {
     "spec": NET | {"width": 16, "depth": 2}, "count": 24, "epochs": 2, "checkpoint_minutes": 1e-9,

@@ -22,8 +22,8 @@ from evaluation.leak_audit import check_leaks
 from models.corrector import Corrector, needed_task
 from models.parallel.mesh import arrange_mesh
 from models.provenance.training_dates import state_fits, stated_fits
-from training.fine_tuning import PretrainedWeights
 from training.initial_state import warning_of_validation
+from training.optimization.fine_tuning import PretrainedWeights
 
 UNET = NET | {"cell_embedding": 2}
 DATES = {"train_dates": [["1990-01-01", "1991-12-31"]], "val_dates": [["1992-01-01", "1992-12-31"]], "run": "old"}

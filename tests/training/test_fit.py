@@ -14,7 +14,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from training import fit as fit_module
 from training.fit import fit
-from training.loss import CRPS
+from training.optimization.loss import CRPS
 
 GRID = Grid.regular(3, 4)
 SPACE = {"latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes)}

@@ -16,8 +16,8 @@ from models import protocol
 from models.corrector import Corrector, needed_task
 from models.parallel.mesh import Mesh, arrange_mesh
 from models.statistical.crossfit import CrossFitted
-from training.correction_module import CorrectionModule
-from training.fitted_state import FITTED_FILE, FittedState
+from training.run.fitted_state import FITTED_FILE, FittedState
+from training.step.correction_module import CorrectionModule
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(16, 24)

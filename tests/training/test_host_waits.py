@@ -27,10 +27,10 @@ from models.corrector import build_model
 from models.parallel import quantile
 from models.parallel.mesh import Mesh
 from training import network_training
-from training.datamodule import open_training_data
-from training.eecrps import WeightedByIndex
-from training.loss import CRPS, EnergyScore, SeparateMeanAndSpread, SquaredError, ThresholdWeightedCRPS
 from training.network_training import train_network, validation_crps
+from training.optimization.eecrps import WeightedByIndex
+from training.optimization.loss import CRPS, EnergyScore, SeparateMeanAndSpread, SquaredError, ThresholdWeightedCRPS
+from training.step.datamodule import open_training_data
 
 MORE = {
     "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},

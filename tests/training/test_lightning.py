@@ -15,12 +15,12 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh
-from training import checkpoints
-from training.checkpoints import Checkpoints
-from training.correction_module import CorrectionModule
-from training.datamodule import open_training_data
 from training.network_training import make_trainer, set_matmul_precision, train_network
-from training.trainer_options import OWNED, TrainerOptions
+from training.run import checkpoints
+from training.run.checkpoints import Checkpoints
+from training.run.trainer_options import OWNED, TrainerOptions
+from training.step.correction_module import CorrectionModule
+from training.step.datamodule import open_training_data
 
 FREE = {
     "min_epochs", "min_steps", "max_time", "limit_train_batches", "log_every_n_steps", "enable_progress_bar",

@@ -17,9 +17,9 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.order import SampleOrder
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.datamodule import open_training_data
-from training.local_steps import LocalSteps
 from training.network_training import train_network
+from training.step.datamodule import open_training_data
+from training.step.local_steps import LocalSteps
 
 MOMENTUM, RATE, DECAY, EPOCHS = 0.9, 0.01, 0.8, 4
 SGD = {

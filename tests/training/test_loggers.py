@@ -12,10 +12,10 @@ from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from models.parallel.mesh import Mesh
-from training.datamodule import open_training_data
-from training.loggers import make_loggers
 from training.network_training import train_network
-from training.run_summary import RunSummary
+from training.run.loggers import make_loggers
+from training.run.run_summary import RunSummary
+from training.step.datamodule import open_training_data
 
 PACKAGES = {
     "mlflow/__init__.py": "def set_tracking_uri(uri): pass",

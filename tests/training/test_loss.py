@@ -20,9 +20,9 @@ from data_pipeline.task import Task
 from models.distribution import Ensemble, Logistic, Normal, TruncatedNormal
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
-from training.eecrps import EECRPS, start_day
-from training.eecrps import efi as index_of
-from training.loss import (
+from training.optimization.eecrps import EECRPS, start_day
+from training.optimization.eecrps import efi as index_of
+from training.optimization.loss import (
     CRPS,
     EnergyScore,
     GaussianCRPS,

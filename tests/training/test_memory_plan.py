@@ -19,15 +19,15 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.sample import Sample
 from models.corrector import Corrector, needed_task, reads_moments
 from models.parallel.mesh import Mesh, arrange_mesh
-from training import memory_plan, step_cost
-from training.activation_checkpointing import checkpoint_activations
-from training.correction_module import CorrectionModule
-from training.datamodule import open_training_data
-from training.memory_plan import MemoryPlan, plan_memory
+from training.memory import memory_plan, step_cost
+from training.memory.memory_plan import MemoryPlan, plan_memory
+from training.memory.step_cost import AllocationMeter, computed_bytes, measure_step
 from training.network_training import warn_of_slow_bfloat16
-from training.run_folder import MEMORY_PLAN
-from training.step_cost import AllocationMeter, computed_bytes, measure_step
-from training.trainer_options import TrainerOptions
+from training.run.run_folder import MEMORY_PLAN
+from training.run.trainer_options import TrainerOptions
+from training.step.activation_checkpointing import checkpoint_activations
+from training.step.correction_module import CorrectionModule
+from training.step.datamodule import open_training_data
 
 PLAN = MemoryPlan(
     measured={}, pass_bytes=1100, seconds=1.0, weight_bytes=100, copies=2, sample_bytes=10, share=8, micro_batch=1

@@ -18,9 +18,9 @@ from data_pipeline.prefetch.tiers import ReadRates
 from models.corrector import Corrector, needed_task
 from models.parallel.mesh import Mesh, arrange_mesh
 from models.statistical.crossfit import CrossFitted
-from training import checkpoints
-from training.correction_module import CorrectionModule
 from training.initial_state import fit_corrector
+from training.run import checkpoints
+from training.step.correction_module import CorrectionModule
 
 # Fits before the first step.
 

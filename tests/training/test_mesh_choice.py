@@ -15,7 +15,8 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import count_sent_bytes
 from models.parallel.mesh import arrange_mesh
 from models.parallel.mesh_shape import mesh_shape
-from training.mesh_choice import (
+from training.run.trainer_options import TrainerOptions
+from training.step.mesh_choice import (
     MACHINES,
     MachineRates,
     MeshEstimate,
@@ -25,7 +26,6 @@ from training.mesh_choice import (
     possible_meshes,
     settle_mesh,
 )
-from training.trainer_options import TrainerOptions
 
 BUILD = partial(build_model, NET | {"dropout": 0.0}, TASK)
 COUNTING = MachineRates(operations=1.0, launch=0.0, latency=0.0, bandwidth=1.0)

@@ -12,8 +12,8 @@ from data_pipeline.grid import Grid
 from models.corrector import build_model
 from models.parallel.mesh import Mesh, arrange_mesh
 from training import network_training
-from training.activation_checkpointing import checkpoint_activations
-from training.layer_coupling import find_coupled_layer
+from training.memory.layer_coupling import find_coupled_layer
+from training.step.activation_checkpointing import checkpoint_activations
 
 COUPLED = ("ens10_unet", "deep_weather")
 """Networks with batch normalisation."""

@@ -15,8 +15,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import build_model, needed_task
-from training.optimizer import decay_groups, make_optimizer, make_scheduler
-from training.trainer_options import TrainerOptions
+from training.optimization.optimizer import decay_groups, make_optimizer, make_scheduler
+from training.run.trainer_options import TrainerOptions
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(33, 64)

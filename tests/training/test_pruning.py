@@ -9,7 +9,7 @@ import yaml
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.pruning_record import PruningRecord, Rung
-from training.pruning import PruningOptions, pruned_message, reach_rung
+from training.run.pruning import PruningOptions, pruned_message, reach_rung
 
 OPTIONS = {"data": {"path": "a", "cache": {}}, "task": {}, "loss": {}, "trainer": {"seed": 0}, "fingerprint": "x"}
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from training.run_folder import FolderLock, claim, resumable
+from training.run.run_folder import FolderLock, claim, resumable
 
 OPTIONS = {
     "data": {"name": "twin", "cache": {"memory": 4, "folder": None}},
@@ -104,7 +104,7 @@ def test_a_resumable_run_keeps_its_folder(tmp_path, error):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from training.run_folder import FolderLock
+from training.run.run_folder import FolderLock
 with FolderLock(Path(sys.argv[1])) as lock:
     lock.take()
     print("locked", flush=True)

@@ -9,7 +9,7 @@ from ranks import run_on_ranks
 from data_pipeline.common.cost_meter import Usage
 from data_pipeline.common.errors import DiskFullError
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.run_summary import (
+from training.run.run_summary import (
     GAIN,
     PASSED,
     RunSummary,
@@ -191,7 +191,7 @@ def test_an_error_of_the_disk_at_the_end_does_not_hide_the_error_of_the_run(tmp_
 
     def run():
         with RunSummary(tmp_path, Meter(), Mesh.single()):
-            monkeypatch.setattr("training.run_summary.write_summary", fail)
+            monkeypatch.setattr("training.run.run_summary.write_summary", fail)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

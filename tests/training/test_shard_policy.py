@@ -12,8 +12,8 @@ from training_parts import GRID, TASK, first_step, module
 from data_pipeline.common.errors import InputError
 from models.corrector import build_model
 from models.parallel.mesh import Mesh, arrange_mesh
-from training.mesh_strategy import gather_full, mesh_trainer_flags, shard, shard_precision
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
+from training.step.mesh_strategy import gather_full, mesh_trainer_flags, shard, shard_precision
 
 NETWORKS = ("mlp", "transformer", "lenet")
 

@@ -4,8 +4,8 @@ import pytest
 from pytorch_lightning.profilers import Profiler
 
 from data_pipeline.common.errors import InputError
-from training.specs import build_spec
-from training.trainer_options import TrainerOptions
+from training.optimization.specs import build_spec
+from training.run.trainer_options import TrainerOptions
 
 TORCH = "torch.optim.lr_scheduler"
 

@@ -6,8 +6,8 @@ import torch
 from tested_device import accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
-from training import training_progress
-from training.training_progress import TrainingProgress
+from training.run import training_progress
+from training.run.training_progress import TrainingProgress
 
 
 class Stopping(pl.Callback):

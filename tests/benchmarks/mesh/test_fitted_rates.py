@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmarks.mesh.fitted_rates import fit_rates
-from training.mesh_choice import MachineRates, MeshEstimate
+from training.step.mesh_choice import MachineRates, MeshEstimate
 
 COUNTS = [(5e10, 900, 0, 0), (1e9, 900, 0, 0), (2.5e10, 1100, 60, 2_000_000), (5e8, 1100, 60, 600_000),
           (2.5e10, 1400, 90, 40_000_000)]  # fmt: skip

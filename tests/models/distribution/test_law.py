@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models.distribution
-import training.loss
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -50,6 +49,7 @@ from models.members.members import corrected_members
 from models.members.options import MEMBER_METHODS, CorrectionOptions
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
+from training.optimization import loss as loss_module
 
 CELLS = 5
 MU = (-3.0, -0.2, 0.7, 2.0, 4.0), (-2.0, 0.6, 1.5, 1.2, 3.0)
@@ -432,8 +432,8 @@ def outcome_of(compute):
 
 LOSSES = [
     one
-    for one in vars(training.loss).values()
-    if isinstance(one, type) and issubclass(one, training.loss.Loss) and one is not training.loss.Loss
+    for one in vars(loss_module).values()
+    if isinstance(one, type) and issubclass(one, loss_module.Loss) and one is not loss_module.Loss
 ]
 RAIN, GRID = Task("rain", ["tp"], ["tp"], [24]), Grid.regular(3, CELLS)
 
@@ -442,7 +442,7 @@ RAIN, GRID = Task("rain", ["tp"], ["tp"], [24]), Grid.regular(3, CELLS)
 @pytest.mark.parametrize("kind", LOSSES)
 def test_every_loss_is_finite_with_finite_gradients_or_refuses_by_name(family, kind):
     """In dry cells, in cells without spread, and where the truth lies on the bound."""
-    loss = kind(threshold=0.2) if kind is training.loss.ThresholdWeightedCRPS else kind()
+    loss = kind(threshold=0.2) if kind is loss_module.ThresholdWeightedCRPS else kind()
     made = Normalizer(RAIN, GRID).double()
     some = parameters((1, 3, CELLS))
     truth = torch.tensor([0.0, 0.1, 3.0]).double()[:, None].expand(2, 1, 3, CELLS)

@@ -11,7 +11,7 @@ from models.layers.loss_term import loss_terms
 from models.networks.deep_weather import BiasNet, DeepWeather, ParallelKernels, ResNet2d, ResNet2dSimple, UpConvolution
 from models.networks.ens10 import ConvNormReLU
 from models.statistical.predictors import SMALLEST_SPREAD
-from training.loss import CRPS, SeparateMeanAndSpread, SquaredError
+from training.optimization.loss import CRPS, SeparateMeanAndSpread, SquaredError
 
 FIELDS = [f"{name}@500" for name in ("z", "t", "q", "w", "d", "u", "v")]
 EARLIER = [f"{name}+{lead}h" for lead in (0, 24) for name in FIELDS]

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 
 from data_pipeline.common.messages import print_once
 from data_pipeline.sample import Sample
-from training.run_summary import RunSummary
+from training.run.run_summary import RunSummary
 
 LOGGED = (
     "seconds", "samples_per_second", "waiting_share", "peak_memory_bytes", "peak_gpu_memory_bytes", "gpu_utilisation",

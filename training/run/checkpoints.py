@@ -20,8 +20,8 @@ from data_pipeline.common import interruption
 from data_pipeline.common.files import atomic_path
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
-from training.checkpoint_file import is_whole, keep_as, seal
-from training.run_summary import RunSummary
+from training.run.checkpoint_file import is_whole, keep_as, seal
+from training.run.run_summary import RunSummary
 
 SECONDS_BETWEEN_QUERIES = 2.0
 """Ranks agree about this often whether to save or stop, and after every step if steps take longer."""

@@ -17,8 +17,8 @@ from data_pipeline.statistics.normalization import SAMPLE_KINDS, NormalizationDa
 from data_pipeline.statistics.statistic_file import load_for_run, provenance_of, remedy_for
 from models import protocol
 from models.construct import model_class
-from training.eecrps import EECRPS
-from training.loss import Loss
+from training.optimization.eecrps import EECRPS
+from training.optimization.loss import Loss
 
 
 class RunStatistics:

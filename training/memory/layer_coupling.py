@@ -16,8 +16,8 @@ from torch.utils.data import default_collate
 from data_pipeline.sample import Sample
 from models.layers.dropout import draw_step_key, masks_for
 from models.layers.loss_term import loss_terms
-from training.correction_module import CorrectionModule
-from training.step_cost import unchanged_buffers, unchanged_random_state
+from training.memory.step_cost import unchanged_buffers, unchanged_random_state
+from training.step.correction_module import CorrectionModule
 
 SUM_ROUNDING = 1e-4
 """Relative difference of sums over the output of a layer that rounding may cause."""

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from models.parallel.domain import Domain
-from training.specs import build_spec, check_spec
+from training.optimization.specs import build_spec, check_spec
 
 ADAMW = {"_target_": "torch.optim.AdamW"}
 """The default optimizer (Loshchilov & Hutter 2019, arXiv:1711.05101)."""

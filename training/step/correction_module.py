@@ -24,10 +24,10 @@ from models.distribution import Distribution
 from models.layers.dropout import draw_step_key, masks_for
 from models.layers.loss_term import LossTermLayer, loss_terms
 from models.parallel.mesh import Mesh
-from training.loss import CRPS, Loss, weighted_sum, weights_of_cells
-from training.optimizer import decay_groups, make_optimizer, make_scheduler
-from training.teacher import Teacher
-from training.trainer_options import TrainerOptions
+from training.optimization.loss import CRPS, Loss, weighted_sum, weights_of_cells
+from training.optimization.optimizer import decay_groups, make_optimizer, make_scheduler
+from training.optimization.teacher import Teacher
+from training.run.trainer_options import TrainerOptions
 
 
 class CorrectionModule(pl.LightningModule):
@@ -61,13 +61,13 @@ class CorrectionModule(pl.LightningModule):
         self.loss, self._batches, self._raw = loss or CRPS(), batches, raw
         self._teacher = teacher
         self.local = False
-        """Whether a step is local: its loss is that of the own data rank's samples (`training.local_steps`)."""
+        """Whether a step is local: its loss is that of the own data rank's samples (`training.step.local_steps`)."""
         self._has_loss_terms = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[dict[str, Tensor]] = []
         self.micro_batch: int | None = None
-        """Forecasts that are computed at a time; None: all of a batch. `training.memory_plan` sets it."""
+        """Forecasts that are computed at a time; None: all of a batch. `training.memory.memory_plan` sets it."""
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Copy a batch to a GPU while it computes the step before."""

@@ -17,7 +17,7 @@ from data_pipeline.task import Task
 from models.corrector import Corrector, reads_moments
 from models.parallel.domain import Domain
 from models.provenance.training_dates import all_seen_dates, state_fits
-from training.loss import Loss
+from training.optimization.loss import Loss
 
 NODES = 7
 """Quantiles that stand for the teacher's distribution. The standard deviation of a normal distribution that learns from

@@ -17,7 +17,7 @@ from data_pipeline.common.cost_meter import CostMeter, Usage, describe_energy, d
 from data_pipeline.common.files import atomic_write, remove_abandoned_files
 from data_pipeline.common.messages import format_duration, format_size
 from models.parallel.mesh import Mesh
-from training.run_folder import SUMMARY
+from training.run.run_folder import SUMMARY
 
 SUMMARY_FORMAT = 1
 PHASES = ("start", "fit", "train", "validate", "save")

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from data_pipeline.sample import Sample
 from models.layers.dropout import masks_for
 from models.layers.loss_term import loss_terms
-from training.correction_module import CorrectionModule, clamp_to_tiny
+from training.step.correction_module import CorrectionModule, clamp_to_tiny
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 """Returns a context in which layers compute in the precision of the training."""

@@ -21,10 +21,10 @@ from data_pipeline.common.checks import (
     size_in_bytes,
 )
 from data_pipeline.common.errors import InputError
-from training.loggers import check_logger
-from training.optimizer import ADAMW, check_optimizer, check_scheduler
-from training.pruning import PruningOptions
-from training.specs import check_spec
+from training.optimization.optimizer import ADAMW, check_optimizer, check_scheduler
+from training.optimization.specs import check_spec
+from training.run.loggers import check_logger
+from training.run.pruning import PruningOptions
 
 Precision = Literal["32-true", "bf16-mixed"]
 Compression = Literal["none", "fp16", "bf16"]

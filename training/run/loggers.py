@@ -22,8 +22,8 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
-from training.run_folder import CURVES, LOGGERS, MARKER
-from training.specs import build_spec, check_spec
+from training.optimization.specs import build_spec, check_spec
+from training.run.run_folder import CURVES, LOGGERS, MARKER
 
 NAMED_LOGGERS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
 """The package that each named logger needs."""

@@ -21,12 +21,12 @@ from data_pipeline.common.messages import format_duration, format_size
 from data_pipeline.common.progress import Progress
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
-from training.correction_module import CorrectionModule
-from training.datamodule import TrainingData
-from training.layer_coupling import find_coupled_layer
-from training.run_folder import MEMORY_PLAN
-from training.step_cost import Autocast, computed_bytes, measure_step
-from training.trainer_options import TrainerOptions
+from training.memory.layer_coupling import find_coupled_layer
+from training.memory.step_cost import Autocast, computed_bytes, measure_step
+from training.run.run_folder import MEMORY_PLAN
+from training.run.trainer_options import TrainerOptions
+from training.step.correction_module import CorrectionModule
+from training.step.datamodule import TrainingData
 
 SLACK, SCATTERED, MOST_SCATTERED = 1.1, 0.7, 1_200_000_000
 """A process needs up to `SLACK` times the bytes of a step's tensors. It also needs the smaller one of `SCATTERED` times

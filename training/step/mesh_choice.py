@@ -28,7 +28,7 @@ from models.parallel.domain import ChannelAxis, Domain
 from models.parallel.exchange import EXCHANGES
 from models.parallel.mesh import Mesh, started_ranks
 from models.parallel.mesh_shape import AUTO
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from models.normalizer import Normalizer
 from models.parallel.domain import Domain
 from models.statistical import predictors
 from models.statistical.cases import lead_index
-from training.loss import Loss
+from training.optimization.loss import Loss
 
 _REMEDY = remedy_for("efi")
 

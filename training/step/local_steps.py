@@ -25,9 +25,9 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.sample import Sample
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
-from training.checkpoints import took_optimizer_step
-from training.correction_module import CorrectionModule
-from training.weight_average import WeightAverage
+from training.run.checkpoints import took_optimizer_step
+from training.step.correction_module import CorrectionModule
+from training.step.weight_average import WeightAverage
 
 KEY = "local_steps"
 """The entry of a checkpoint with the state of each data rank."""

@@ -27,7 +27,7 @@ from data_pipeline.common.errors import InputError
 from models.device import open_connections
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
 
 COMPRESSION_HOOKS: dict[str, Callable] = {
     "fp16": default_hooks.fp16_compress_hook,

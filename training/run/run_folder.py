@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import LOCK_NAME, atomic_write, disk_error, lock_folder
 from data_pipeline.common.identity import fingerprint_of
-from training.fitted_state import FITTED_FILE
+from training.run.fitted_state import FITTED_FILE
 
 WITHOUT_EFFECT = {
     "data": ("cache",),

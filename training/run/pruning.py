@@ -23,8 +23,8 @@ from data_pipeline.common.checks import check_integer, construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.pruning_record import PRUNING_RECORD, PruningRecord, Rung
 from models.parallel.mesh import Mesh
-from training.checkpoints import Checkpoints
-from training.run_folder import MARKER, decisive_options
+from training.run.checkpoints import Checkpoints
+from training.run.run_folder import MARKER, decisive_options
 
 COMPARED = ("data", "task", "loss", "max_members", "fingerprint")
 """Options in `config.yaml` that must be equal in two runs: otherwise their validation losses are not comparable."""

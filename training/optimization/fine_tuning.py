@@ -17,7 +17,7 @@ from data_pipeline.task import Task
 from models.construct import model_class
 from models.corrector import Corrector
 from models.provenance.training_dates import all_seen_dates, state_fits
-from training.optimizer import has_value_per_cell
+from training.optimization.optimizer import has_value_per_cell
 
 OF_TRAINING = ("dropout", "smoothness_penalty", "trained_networks")
 """Options of models that change the training only, not the meaning of a weight; two runs may differ in them."""

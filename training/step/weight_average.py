@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from data_pipeline.sample import Sample
-from training.checkpoints import took_optimizer_step
-from training.mesh_strategy import gather_full, local_part, reshard
+from training.run.checkpoints import took_optimizer_step
+from training.step.mesh_strategy import gather_full, local_part, reshard
 
 
 class WeightAverage(pl.Callback):

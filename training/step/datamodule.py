@@ -31,7 +31,7 @@ from data_pipeline.task import Task
 from models.parallel.interface import own_address
 from models.parallel.mesh import Mesh
 from models.provenance.training_dates import split_provenance, state_training, valid_days
-from training.trainer_options import TrainerOptions
+from training.run.trainer_options import TrainerOptions
 
 
 class TrainingData(NamedTuple):
