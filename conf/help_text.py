@@ -13,10 +13,14 @@ _FOLDER = Path(__file__).parent
 
 
 def help_text(verb: str, words: Sequence[str] = ()) -> str:
-    """Return the help of `deepweather VERB`; `words` such as `model=mlp` choose the files whose options it lists."""
+    """Return the help of `deepweather VERB`; `words` such as `model=mlp` choose the files whose options it lists.
+
+    Options that are rarely changed are listed with the word `all`.
+    """
     own = read_option_file(_FOLDER / f"{verb}.yaml")
     lines = [f"usage: {own.about}", "", "Options, KEY=VALUE, with their defaults (??? must be given):", ""]
-    lines += _options(own.options)
+    listed = list(own.options)
+    lines += _options(own.options, rare="all" in words)
     given = dict(word.split("=", 1) for word in words if "=" in word)
     for place, default in own.groups.items():
         name, _, prefix = place.partition("@")
@@ -26,14 +30,21 @@ def help_text(verb: str, words: Sequence[str] = ()) -> str:
             raise InputError(f"there is no {name} {chosen}; choose one of {', '.join(files)}")
         lines += ["", f"{name}={chosen or 'NAME'}  # one of {', '.join(files)}"]
         if chosen and name != "experiment":
-            lines += _options(files[chosen].options, f"{prefix or name}.")
+            listed += files[chosen].options
+            lines += _options(files[chosen].options, f"{prefix or name}.", rare="all" in words)
     if own.groups:
         lines += ["", "GROUP=NAME --help lists the options of another choice, --cfg job prints all values in force."]
+    if "all" not in words and (hidden := sum(one.rare for one in listed)):
+        lines += ["", f"--help all lists {hidden} more options, which are rarely changed."]
     return "\n".join(lines)
 
 
-def _options(options: Sequence[Option], prefix: str = "") -> list[str]:
-    return [f"{prefix}{one.name}: {one.default}" + (f"  # {one.meaning}" if one.meaning else "") for one in options]
+def _options(options: Sequence[Option], prefix: str = "", *, rare: bool) -> list[str]:
+    return [
+        f"{prefix}{one.name}: {one.default}" + (f"  # {one.meaning}" if one.meaning else "")
+        for one in options
+        if rare or not one.rare
+    ]
 
 
 def _files_of(group: str) -> dict[str, OptionFile]:

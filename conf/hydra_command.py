@@ -87,10 +87,15 @@ def shared_words(groups: Sequence[str], settings: Mapping[str, Sequence[object]]
     return [*(f"{group}={chosen[group]}" for group in groups), *changes]
 
 
+def composed(name: str, words: Sequence[str], **options: Any) -> DictConfig:
+    """Return the options that Hydra reads for a verb; `options` are those of `hydra.compose`."""
+    with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
+        return compose(name, list(words), **options)
+
+
 def composed_options(name: str, words: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
     """Return some options that Hydra reads for a verb, as plain values; None for an option that is absent or unset."""
-    with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
-        cfg = compose(name, list(words), return_hydra_config=True)
+    cfg = composed(name, words, return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
     found = {key: OmegaConf.select(cfg, key) for key in wanted}
     return {key: plain_node(value) if OmegaConf.is_config(value) else value for key, value in found.items()}

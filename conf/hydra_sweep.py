@@ -253,13 +253,16 @@ def slurm_launcher_options() -> dict[str, Any]:
 
 
 def register() -> None:
-    """Make these plugins the default: Hydra's own run all jobs in one process, and end with the first that fails."""
+    """Make these plugins known to Hydra; conf/shared/hydra.yaml chooses them.
+
+    Hydra's own run all jobs in one process, and end with the first that fails.
+    """
     # Hydra finds the classes by the name of their module.
     sys.modules.setdefault(PLUGINS.partition(".")[0], ModuleType(PLUGINS.partition(".")[0]))
     sys.modules[PLUGINS] = sys.modules[__name__]
     for plugin in (OptionSweeper, LocalLauncher, SlurmLauncher):
         Plugins.instance().register(plugin)
     store = ConfigStore.instance().store
-    store(group="hydra/sweeper", name="basic", node=SweeperOptions, provider="deepweather")
-    store(group="hydra/launcher", name="basic", node=LocalLauncherOptions, provider="deepweather")
+    store(group="hydra/sweeper", name="deepweather", node=SweeperOptions, provider="deepweather")
+    store(group="hydra/launcher", name="local", node=LocalLauncherOptions, provider="deepweather")
     store(group="hydra/launcher", name="slurm", node=slurm_launcher_options(), provider="deepweather")

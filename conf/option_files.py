@@ -1,11 +1,13 @@
 """The options of a YAML file of conf/: name, default and meaning.
 
 The meaning of an option is the comment on its line and on the comment lines that follow it. A comment after an empty
-line, or before the first option, is about the options below it.
+line, or before the first option, is about the options below it. Options below the line `# Rarely changed:`, up to the
+next empty line, are shown by `--help all` only.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,16 +19,18 @@ from data_pipeline.common.errors import InputError
 
 HIDDEN = {"defaults", "hydra", "_target_", "_recursive_"}
 """Keys of Hydra, which are no options of users."""
+RARE = "# Rarely changed:"
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its dotted name within the file, default as YAML text, meaning, and the class that it belongs to."""
+    """One option: dotted name within the file, default as YAML text, meaning, its class, and whether it is rare."""
 
     name: str
     default: str
     meaning: str
     owner: str | None
+    rare: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,13 @@ def _options(node: yaml.MappingNode, lines: list[str], prefix: str, owner: str |
                 default = "\n".join(lines[start.line : end.line + 1])[start.column :]
                 default = default[: len(default) - (len(lines[end.line]) - end.column)]
                 meaning = _comment(lines, end.line, end.column)
-            found.append(Option(name, " ".join(default.split()), meaning, owner))
+            found.append(Option(name, " ".join(default.split()), meaning, owner, _is_rare(lines[: start.line])))
     return found
+
+
+def _is_rare(above: list[str]) -> bool:
+    """Return whether the block of lines that ends here has the line `RARE`."""
+    return any(line.strip() == RARE for line in itertools.takewhile(str.strip, reversed(above)))
 
 
 def _comment(lines: list[str], line: int, column: int) -> str:

@@ -82,7 +82,7 @@ def main() -> None:
     from data_pipeline.common.progress import show_progress
 
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "help"):
-        print(f"{USAGE}\n\n`deepweather VERB --help` lists a verb's options.")
+        print(f"{USAGE}\n\n`deepweather VERB --help` lists a verb's options, `--help all` those rarely changed, too.")
         return
     verb = sys.argv[1]
     if verb not in VERBS:

@@ -5,16 +5,15 @@ import string
 
 import deepweather
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from test_conf import CONF
 
 from conf import explain, plain
 from conf.command_line import NeedsHydraError, default_options, format_value, parse_value, read_options
+from conf.hydra_command import composed
 from conf.option_files import HIDDEN
 from data_pipeline.common.errors import InputError
 
@@ -46,8 +45,7 @@ TEXT = st.text(string.printable, max_size=12)
 def by_hydra(words):
     """The options as Hydra reads them, or the sentence of its error."""
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return plain(compose("correct", words))
+        return plain(composed("correct", words))
     except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
         return str(explain(error))
 
@@ -125,11 +123,14 @@ def test_the_rest_of_the_grammar_is_left_to_hydra(word):
 
 @pytest.mark.parametrize("verb", deepweather.VERBS)
 def test_help_lists_every_option_with_its_meaning(verb, command, tmp_path):
-    """The options are those that Hydra composes."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = plain_options(OmegaConf.to_container(compose(verb)))
-    listed = dict(re.findall(r"^([\w.]+): .*?  # (.+)$", command(tmp_path, verb, "--help").stdout, re.M))
-    assert composed == set(listed)
+    """The options are those that Hydra composes; plain help leaves some out, and says how many."""
+    options = plain_options(OmegaConf.to_container(composed(verb, [])))
+    plain, every = (command(tmp_path, verb, "--help", *words).stdout for words in ((), ("all",)))
+    listed = [dict(re.findall(r"^([\w.]+): .*?  # (.+)$", text, re.M)) for text in (plain, every)]
+    assert options == set(listed[1])
+    more = re.search(r"^--help all lists (\d+) more options", plain, re.M)
+    assert listed[0].items() <= listed[1].items()
+    assert len(listed[1]) - len(listed[0]) == int(more[1] if more else 0)
 
 
 def plain_options(node, prefix=""):

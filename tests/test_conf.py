@@ -4,10 +4,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
 from conf import build, explain, plain
+from conf.hydra_command import composed
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
@@ -29,8 +29,7 @@ def choices(group):
 
 
 def compose_config(verb, *overrides):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(verb, list(overrides))
+    return composed(verb, overrides)
 
 
 GROUPS = {group: choices(group) for group in ("data", "task", "model", "loss", "trainer")}
@@ -41,7 +40,7 @@ NEEDED = {"threshold": {"threshold": 300.0}, "eecrps": {"climate": "efi.nc"}}
 def test_every_group_has_a_test_in_this_file():
     """A new group needs a test below."""
     groups = {path.name for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"}
-    assert groups == {*GROUPS, "cache", "cluster", "experiment"}
+    assert groups == {*GROUPS, "cache", "cluster", "experiment", "shared"}
 
 
 @pytest.mark.parametrize("number", range(max(map(len, GROUPS.values()))))
@@ -85,8 +84,7 @@ def test_every_cluster_and_statistic_is_built(cluster):
 def test_every_experiment_is_built_and_has_its_own_run_folder():
     folders = []
     for experiment in choices("experiment"):
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            cfg = compose("train", [f"experiment={experiment}"], return_hydra_config=True)
+        cfg = composed("train", [f"experiment={experiment}"], return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)
         folders.append(cfg.run_dir)
         spec = plain(cfg.model)
@@ -102,8 +100,7 @@ def test_every_experiment_is_built_and_has_its_own_run_folder():
 
 @pytest.mark.parametrize("verb", ["prepare", "train", "evaluate", "correct"])
 def test_a_verb_writes_only_into_its_run_folder(verb):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose(verb, ["+run_dir=x"] if verb == "correct" else ["run_dir=x"], return_hydra_config=True)
+    cfg = composed(verb, ["+run_dir=x"] if verb == "correct" else ["run_dir=x"], return_hydra_config=True)
     assert (cfg.hydra.run.dir, cfg.hydra.output_subdir) == (".", None)
 
 

@@ -9,11 +9,11 @@ import pytest
 from conftest import ROOT
 from deepweather import VERBS
 from followed_page import BLOCK, lines_of
-from hydra import compose, initialize_config_dir
 from twin_project import FORECAST, SPLIT, TWIN
 
 from conf import build, options_of_verb, plain
 from conf.command_line import SHORT, has_groups
+from conf.hydra_command import composed
 from data_pipeline.grid import Grid
 from models.corrector import build_model, needed_task
 from training.run.trainer_options import TrainerOptions
@@ -77,8 +77,7 @@ def check(verb, words):
     if not has_groups(verb):
         return
     full = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose(verb, full)
+    cfg = composed(verb, full)
     task = build(cfg.task) if "task" in cfg else None
     if verb == "train":
         spec = plain(cfg.model)

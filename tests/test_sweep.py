@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
-from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from waiting import eventually, is_running
 
+from conf.hydra_command import composed
 from conf.hydra_sweep import combinations, draw_runs
 from conf.sweep_runs import OUTPUT, FailedRunsError, SweepRun, run_here, run_name, table_of_trainings
 from data_pipeline.common.errors import InputError
@@ -107,8 +107,7 @@ def test_names_of_runs_differ_and_need_no_quotes():
     assert len(set(names)) == len(names)
     for name in names:
         assert re.fullmatch(r"[\w.+-]{1,200}", name)
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            assert compose("train", [f"run_dir=runs/{name}"]).run_dir == f"runs/{name}"
+        assert composed("train", [f"run_dir=runs/{name}"]).run_dir == f"runs/{name}"
 
 
 def sweep(folder, **commands):

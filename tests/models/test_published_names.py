@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 from conf import build, plain
+from conf.hydra_command import composed
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -23,8 +23,7 @@ TOY = Task("toy", ["2t", "msl"], ["2t"], [48])
 
 
 def compose_config(*overrides):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", list(overrides))
+    return composed("train", overrides)
 
 
 def experiments(words):
