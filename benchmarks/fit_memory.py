@@ -29,7 +29,7 @@ MEMORY_LIMIT = 1.5e9
 """Bytes by which memory may rise."""
 NETWORK_SPEC = {"_target_": "models.networks.mlp.MLP", "width": 1}
 FITS: dict[str, tuple[dict, int]] = {
-    "normaliser": ({"_target_": "models.networks.ens10.ENS10UNet"}, 10),
+    "normaliser": ({"_target_": "models.published.ens10.ENS10UNet"}, 10),
     "error climate": (NETWORK_SPEC, 2),
     "EMOS": ({"_target_": "models.statistical.emos.EMOS"}, 2),
     "shared EMOS": ({"_target_": "models.statistical.emos.EMOS", "shared": True}, 2),

@@ -37,9 +37,9 @@ from benchmarks.mesh.training_step import UNET_TASK, TrainingStep
 from benchmarks.step_memory import random_batch, shipped_corrector
 from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.grid import Grid
-from models.networks.ens10 import ENS10UNet
 from models.networks.unet import UNet
 from models.parallel.mesh import Mesh
+from models.published.ens10 import ENS10UNet
 from training.memory.step_cost import forward_and_backward
 from training.step.correction_module import CorrectionModule
 

@@ -19,6 +19,7 @@ PREFETCH, STATISTICS, STORE = "data_pipeline/prefetch", "data_pipeline/statistic
 SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
 STATISTICAL, NETWORKS, PROVENANCE = "models/statistical", "models/networks", "models/provenance"
+PUBLISHED = "models/published"
 ENGINES, MEMBERS = "models/engines", "models/members"
 CORRECTION, CORRECTED_FILES = "models/correction", "models/corrected_files"
 WRITING = "data_pipeline/writing"
@@ -28,7 +29,7 @@ EXPLANATION = "evaluation/explanation"
 SIGNIFICANCE, KERNELS, MONITORING = "evaluation/significance", "evaluation/kernels", "evaluation/monitoring"
 TRAINING, OPTIMIZATION, RUN = "training", "training/optimization", "training/run"
 STEP, MEMORY = "training/step", "training/memory"
-ALL_MODELS = {MODELS, PROVENANCE, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
+ALL_MODELS = {MODELS, PROVENANCE, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS, PUBLISHED}
 MAY_IMPORT = {
     COMMON: set(),
     # Its files hold shared types (grid, task, sample, protocols), the archive and the verb `prepare`.
@@ -52,6 +53,7 @@ MAY_IMPORT = {
     JOBS: {COMMON},
     STATISTICAL: {DATA, COMMON, DISTRIBUTION, PARALLEL},
     NETWORKS: {DATA, COMMON, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
+    PUBLISHED: {DATA, COMMON, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS, PUBLISHED},
     PROVENANCE: {DATA, COMMON, PARALLEL},
     MODELS: {DATA, COMMON, REGRIDDING, FORMATS, STATISTICS, DISTRIBUTION, PARALLEL, STATISTICAL, PROVENANCE},
     ENGINES: {DATA, COMMON, REGRIDDING, FORMATS, MODELS, PROVENANCE, DISTRIBUTION, PARALLEL},

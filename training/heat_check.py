@@ -13,7 +13,7 @@ from data_pipeline.common.checks import check_positive
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.synthetic.heat import Heat
 from models.corrector import Corrector
-from models.networks.heat_networks import Mixture
+from models.published.heat_networks import Mixture
 
 ABSOLUTE_TOLERANCE = 1e-8
 """Error that counts as correct where the truth is 0."""

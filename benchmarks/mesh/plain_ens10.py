@@ -12,8 +12,8 @@ from benchmarks.mesh.plain_unet import Padding, PlainConvolution
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Normal
-from models.networks.ens10 import WIDTHS, moments_in_turn
 from models.networks.head import GaussianHead
+from models.published.ens10 import WIDTHS, moments_in_turn
 
 
 def plain_block(inputs: int, outputs: int, kind: Padding) -> nn.Sequential:

@@ -1,7 +1,7 @@
 """Transformer over members: members attend to one another in every cell, and convolutions connect the cells.
 
 The Transformer of ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786) is of this kind. Its sizes are not published; these
-are ours. Finn (2021, arXiv:2106.13924) and PoET (models/networks/poet.py) use one attention matrix for the whole field.
+are ours. Finn (2021, arXiv:2106.13924) and PoET (`models.published.poet`) use one attention matrix for the field.
 All members go through the same layers. Attention depends on neither the order nor the number of members.
 """
 

@@ -42,7 +42,7 @@ SECTIONS = {
     ),
     "models": (
         "Correctors and models",
-        ["models.protocol", "models.corrector", "models.statistical.*", "models.networks.*"],
+        ["models.protocol", "models.corrector", "models.statistical.*", "models.networks.*", "models.published.*"],
     ),
     "layers": ("Layers on the sphere", ["models.layers.*"]),
     "distributions": ("Distributions", ["models.distribution.*"]),

@@ -14,7 +14,7 @@ from models.corrector import build_model
 from models.layers.gate import LatentGate
 from models.layers.loss_term import loss_terms
 from models.layers.mixture import RIGHT, SpatialBlend, SpatialMixture
-from models.networks.poet import EnsembleAttention, PoET
+from models.published.poet import EnsembleAttention, PoET
 from training.optimization.loss import CRPS, GaussianCRPS
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -19,7 +19,7 @@ from models.parallel.mesh import Mesh
 from training.network_training import compile_model
 
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1, "dropout": 0.2}
-LENET = {"_target_": "models.networks.lenet.LeNet", "width": 2, "hidden": 4, "dropout": 0.2}
+LENET = {"_target_": "models.published.lenet.LeNet", "width": 2, "hidden": 4, "dropout": 0.2}
 CPU = torch.device("cpu")
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)

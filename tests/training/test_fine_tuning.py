@@ -92,7 +92,7 @@ def test_on_another_grid_values_of_single_cells_stay(tmp_path):
 
 def test_a_file_of_which_nothing_can_be_taken_is_refused(tmp_path):
     """All weights of a network of local kernels belong to cells."""
-    spec, task = {"_target_": "models.networks.heat_networks.LocalKernels"}, TASK.only_targets()
+    spec, task = {"_target_": "models.published.heat_networks.LocalKernels"}, TASK.only_targets()
     start = PretrainedWeights(file_of(tmp_path, drawn(spec, task=task)), task, spec)
     start.copy_to(drawn(spec, task=task))
     with pytest.raises(InputError, match=r"from: no weight of .* can be taken on .*; leave out from"):

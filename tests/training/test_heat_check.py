@@ -62,7 +62,7 @@ def train_and_check(network, rate, damping=None, seed=0):
     heat = Heat(rows=12, columns=12, first_year=1900, last_year=1929, steps=30)
     torch.manual_seed(seed)
     rules = {} if damping is None else {"routing": {"quantile": 0.3, "damping": damping}}
-    model = build_model({"_target_": f"models.networks.heat_networks.{network}"} | rules, TASK, heat.grid)
+    model = build_model({"_target_": f"models.published.heat_networks.{network}"} | rules, TASK, heat.grid)
     if network == "Mixture":
         # Experts that are roughly right: to start from noise takes a hundred times as many steps.
         for kernel, alpha in zip(model.network.experts.weight.data, heat.diffusivities, strict=True):

@@ -42,7 +42,7 @@ COSINE = {
 CONSTANT = {"_target_": f"{TORCH}.ConstantLR", "factor": 1.0}
 PLATEAU = {"_target_": f"{TORCH}.ReduceLROnPlateau", "factor": 0.5, "patience": 0, "threshold": 0.0}
 EMA = {"_target_": "pytorch_lightning.callbacks.EMAWeightAveraging", "decay": 0.5}
-BATCH_NORM = {"_target_": "models.networks.ens10.ENS10UNet"}
+BATCH_NORM = {"_target_": "models.published.ens10.ENS10UNet"}
 
 
 def module(toy, epochs=6, spec=MLP, **options):

@@ -11,12 +11,12 @@ from data_pipeline.task import Task
 from models.corrector import Corrector, build_model
 from models.members.coupling import written_members
 from models.networks.head import HEADS
-from models.networks.lenet import LeNet
 from models.networks.mlp import MLP
 from models.networks.transformer import Transformer
 from models.networks.unet import UNet
 from models.parallel.domain import Domain
 from models.protocol import claims
+from models.published.lenet import LeNet
 
 TASK = Task("toy", ["2t", "10u", "10v"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 16)

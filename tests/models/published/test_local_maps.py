@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.networks.local_maps import PartialMoments
+from models.published.local_maps import PartialMoments
 
 NUMBERS = st.floats(-1e4, 1e4, width=32) | st.just(np.nan)
 VALUES = arrays(

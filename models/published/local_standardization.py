@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.networks.local_maps import LocalMaps, PartialMoments
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
+from models.published.local_maps import LocalMaps, PartialMoments
 from models.statistical.cases import lead_index
 from models.statistical.predictors import SMALLEST_SPREAD
 

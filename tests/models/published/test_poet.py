@@ -9,7 +9,7 @@ from torch.nn import functional
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.networks.poet import EnsembleAttention, PoET
+from models.published.poet import EnsembleAttention, PoET
 
 T850 = Task("t850", [f"{name}@850" for name in ("z", "t", "q", "w", "d", "u", "v")], ["t@850"], [24, 48])
 TOY = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])

@@ -18,9 +18,9 @@ from models.layers.locally_connected import LocallyConnected
 from models.layers.norms import BatchNorm2d
 from models.layers.padding import HaloPad
 from models.layers.resolution import BilinearUpsample, MaxPool2d
-from models.networks.ens10 import ConvNormReLU, add_fixed_bias
-from models.networks.local_standardization import LocalStandardization
 from models.parallel.domain import Domain
+from models.published.ens10 import ConvNormReLU, add_fixed_bias
+from models.published.local_standardization import LocalStandardization
 from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 KERNELS = (3, 5, 7)

@@ -8,8 +8,8 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.loss_term import loss_terms
-from models.networks.deep_weather import BiasNet, DeepWeather, ParallelKernels, ResNet2d, ResNet2dSimple, UpConvolution
-from models.networks.ens10 import ConvNormReLU
+from models.published.deep_weather import BiasNet, DeepWeather, ParallelKernels, ResNet2d, ResNet2dSimple, UpConvolution
+from models.published.ens10 import ConvNormReLU
 from models.statistical.predictors import SMALLEST_SPREAD
 from training.optimization.loss import CRPS, SeparateMeanAndSpread, SquaredError
 

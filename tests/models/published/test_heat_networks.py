@@ -18,13 +18,13 @@ from models.parallel.mesh import arrange_mesh
 TASK = Task("heat", ["heat"], ["heat"], [1], ["region"])
 HEAT = Heat(rows=12, columns=13, first_year=2000, last_year=2003, steps=5)
 SPECS = {
-    "smoe": {"_target_": "models.networks.heat_networks.Mixture", "routing": {"quantile": 0.3}},
-    "derivative": {"_target_": "models.networks.heat_networks.Mixture", "scale_by_gate": True},
-    "cnn": {"_target_": "models.networks.heat_networks.CNN"},
-    "coord_conv": {"_target_": "models.networks.heat_networks.CNN", "coordinates": True},
-    "local_kernels": {"_target_": "models.networks.heat_networks.LocalKernels"},
-    "local_blend": {"_target_": "models.networks.heat_networks.LocalBlend"},
-    "known_regions": {"_target_": "models.networks.heat_networks.KnownRegions"},
+    "smoe": {"_target_": "models.published.heat_networks.Mixture", "routing": {"quantile": 0.3}},
+    "derivative": {"_target_": "models.published.heat_networks.Mixture", "scale_by_gate": True},
+    "cnn": {"_target_": "models.published.heat_networks.CNN"},
+    "coord_conv": {"_target_": "models.published.heat_networks.CNN", "coordinates": True},
+    "local_kernels": {"_target_": "models.published.heat_networks.LocalKernels"},
+    "local_blend": {"_target_": "models.published.heat_networks.LocalBlend"},
+    "known_regions": {"_target_": "models.published.heat_networks.KnownRegions"},
 }
 
 

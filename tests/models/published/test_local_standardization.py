@@ -8,7 +8,7 @@ from scipy.ndimage import gaussian_filter1d
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.networks.local_standardization import LocalStandardization, window_and_smoothing
+from models.published.local_standardization import LocalStandardization, window_and_smoothing
 
 TASK = Task("toy", ["sst", "2t"], ["2t"], [24, 48])
 BAND = Grid(tuple(10 - 1.25 * k for k in range(15)), tuple(1.25 * k for k in range(288)))
