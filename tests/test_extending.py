@@ -126,6 +126,18 @@ def test_a_model_is_added(copy):
     assert models["bias_map"]["crps"] < models["raw"]["crps"], "three epochs remove part of the bias"
 
 
+def test_a_loss_is_added(copy):
+    copy.follow("loss.md")
+    assert (copy.folder / "runs/log_score/corrector.safetensors").is_file()
+
+
+def test_a_family_is_added(copy):
+    laws, *_ = copy.follow("family.md")
+    assert int(re.search(r"(\d+) passed", laws)[1]) >= 40
+    models = json.loads((copy.folder / "runs/laplace-scores/scores.json").read_text())["models"]
+    assert models["laplace"]["crps"] < models["raw"]["crps"]
+
+
 def test_a_score_is_added(copy):
     copy.follow("score.md")
     raw = json.loads((copy.folder / "runs/scores/scores.json").read_text())["models"]["raw"]
