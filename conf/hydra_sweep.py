@@ -28,11 +28,11 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from conf.command_line import default_options
+from conf.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options
 from conf.sweep_jobs import run_as_jobs
 from conf.sweep_runs import DEFAULT_FOLDER, SweepRun, check_alone, run_here, run_name
 from data_pipeline.common.checks import check_boolean, check_integer
 from data_pipeline.common.errors import InputError
-from models.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options
 from models.parallel.mesh_shape import mesh_shape
 
 PLUGINS = "hydra_plugins.deepweather"

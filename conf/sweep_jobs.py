@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from conf.jobs.job_array import ArrayTask, follow_tasks, open_tasks, submit_job
+from conf.jobs.job_file import JobFile
+from conf.jobs.job_options import MESHES, JobOptions
 from conf.sweep_runs import SweepRun, describe_end, report
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder
-from models.jobs.job_array import ArrayTask, follow_tasks, open_tasks, submit_job
-from models.jobs.job_file import JobFile
-from models.jobs.job_options import MESHES, JobOptions
 
 SUBMITTED = "jobs.json"
 

@@ -52,7 +52,7 @@ VERBS = {
     "correct": ("models.correct", "GRIB in, corrected GRIB out"),
     "export": ("models.export", "write a corrector for `correct` without PyTorch, as ONNX"),
     "monitor": ("evaluation.monitor", "score corrected forecasts as analyses arrive, and give alarms"),
-    "submit": ("models.submit", "run one of these verbs as a job of Slurm"),
+    "submit": ("conf.submit", "run one of these verbs as a job of Slurm"),
 }
 USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
     f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()

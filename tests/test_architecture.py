@@ -23,7 +23,7 @@ PUBLISHED = "models/published"
 ENGINES, MEMBERS = "models/engines", "models/members"
 CORRECTION, CORRECTED_FILES = "models/correction", "models/corrected_files"
 WRITING = "data_pipeline/writing"
-JOBS = "models/jobs"
+JOBS = "conf/jobs"
 EVALUATION, REPORT, SCORES = "evaluation", "evaluation/report", "evaluation/scores"
 EXPLANATION = "evaluation/explanation"
 SIGNIFICANCE, KERNELS, MONITORING = "evaluation/significance", "evaluation/kernels", "evaluation/monitoring"
@@ -93,7 +93,7 @@ VERBS = {
     "models/combine.py",
     "models/correct.py",
     "models/export.py",
-    "models/submit.py",
+    "conf/submit.py",
     "training/train.py",
     "evaluation/compare.py",
     "evaluation/evaluate.py",

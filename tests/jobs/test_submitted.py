@@ -11,8 +11,8 @@ from conftest import ROOT
 from slurm_cluster import ENDED, PATIENCE
 from twin_project import SPLIT, TWIN, start
 
-from models.jobs.job_file import JobFile
-from models.jobs.job_options import JobOptions
+from conf.jobs.job_file import JobFile
+from conf.jobs.job_options import JobOptions
 
 pytestmark = pytest.mark.long
 PROGRAM = f"{sys.executable} {ROOT / 'scripts/deepweather.py'}"

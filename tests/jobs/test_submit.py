@@ -18,11 +18,11 @@ from test_conf import compose_config
 
 from conf import build
 from conf.command_line import default_options
+from conf.jobs.job_file import JobFile
+from conf.jobs.job_options import JobOptions, read_job_options
 from data_pipeline.cluster import Slurm
 from data_pipeline.common.errors import InputError
 from data_pipeline.writing import Encoder
-from models.jobs.job_file import JobFile
-from models.jobs.job_options import JobOptions, read_job_options
 
 VERBS = ("prepare", "train", "correct")
 JOB = """#!/bin/bash -l

@@ -10,12 +10,12 @@ import sys
 import pytest
 from twin_project import QUICK, SPLIT
 
+from conf.jobs import job_array
+from conf.jobs.job_array import follow_tasks, open_tasks, task_states
+from conf.jobs.job_options import JobOptions
 from conf.sweep_jobs import SUBMITTED, job_arrays, run_as_jobs
 from conf.sweep_runs import FailedRunsError, SweepRun
 from data_pipeline.common.errors import InputError
-from models.jobs import job_array
-from models.jobs.job_array import follow_tasks, open_tasks, task_states
-from models.jobs.job_options import JobOptions
 
 RECORD = "JobId=8 ArrayJobId=7 ArrayTaskId={} JobName=train-sweep UserId=a(1) JobState={} ExitCode={} A=b=c"
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from conf.jobs.job_options import JobOptions
 from data_pipeline.common.errors import InputError
-from models.jobs.job_options import JobOptions
 
 PROGRAM = "deepweather"
 

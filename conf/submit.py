@@ -19,13 +19,13 @@ from typing import Any, TextIO
 
 from conf import light_verb, options_of_verb
 from conf.command_line import default_options, format_value
+from conf.jobs.job_array import submit_job
+from conf.jobs.job_file import JobFile
+from conf.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.variables import checked_names
 from models.corrected_files.input_files import InputFiles, find_cycles, is_folder
-from models.jobs.job_array import submit_job
-from models.jobs.job_file import JobFile
-from models.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options
 from models.parallel.mesh_shape import mesh_shape
 
 DRY_RUN = "--dry-run"
