@@ -69,6 +69,12 @@ class Held(torch.Tensor):
     def __format__(self, specification):
         return format(self.item() if self.ndim == 0 else repr(self), specification)
 
+    def __setitem__(self, index, value):
+        """A GPU gets an assigned number by a copy."""
+        if not isinstance(value, torch.Tensor):
+            _note("assigned number")
+        super().__setitem__(index, value)
+
     def tolist(self):
         _note("tolist")
         return self.values.tolist()

@@ -58,10 +58,10 @@ class Tile(Dataset):
         )
 
 
-def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
+def module(toy, mesh, dtype, spec=NET, count=17, val=10, of=TASK, **options):
     """A module before training, and its two data sets; the same on every mesh."""
-    domain, task = mesh.domain(GRID), needed_task(spec, TASK)
-    train, val = (Tile(toy, domain, n, dtype, seed) for n, seed in ((count, 0), (val, 5)))
+    domain, task = mesh.domain(GRID), needed_task(spec, of)
+    train, val = (Tile(toy, domain, n, dtype, seed, of) for n, seed in ((count, 0), (val, 5)))
     torch.manual_seed(0)
     fitted = Corrector(task, GRID, spec, train.data.static)
     fitted.fit(toy(task, GRID, 8))

@@ -95,7 +95,7 @@ class WindowAttention(nn.Module):
         """Map (B, C, H, W) to the same shape."""
         x = self._forth(x)
         inside = x.new_zeros(1, 1, *x.shape[-2:], dtype=torch.bool)
-        inside[..., self._rows, self._columns] = True
+        inside[..., self._rows, self._columns].fill_(True)  # an assigned number would be copied to a GPU
         seen = self._cells(inside)[..., 0].repeat(x.shape[0], 1)
         q, k, v = self.mix(self._cells(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         y = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None, None, :])

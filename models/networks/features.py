@@ -48,7 +48,8 @@ class Features(nn.Module):
         when = annual_harmonics(sample.init_time, sample.lead_time).to(log_spread)[:, :, None, None].expand(B, -1, H, W)
         maps = [sample.ensemble.mean(1), log_spread, sample.static, when, self.errors(sample)]
         if self._at_sea:
-            maps.append(sample.mask[:, self._at_sea].to(log_spread))
+            # A list as an index would be copied to the device, and the host would wait for it.
+            maps.append(torch.stack([sample.mask[:, k] for k in self._at_sea], 1).to(log_spread))
         if len(self._leads) > 1:
             maps.append(self._lead(sample).to(log_spread)[:, None, None, None].expand(B, 1, H, W))
         if self.embedding is not None:

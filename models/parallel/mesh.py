@@ -266,7 +266,9 @@ def _meet(data: int, bands: int, sectors: int, channels: int, timeout: timedelta
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     try:
         store, _, _ = next(dist.rendezvous("env://", rank, ranks, timeout=timeout))
-        dist.init_process_group(store=store, rank=rank, world_size=ranks, timeout=timeout)
+        # Fits sum tensors of the CPU, also where PyTorch sees GPUs; its default would be NCCL alone there.
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
     except (ValueError, dist.DistError) as error:
         raise InputError(
             f"the {ranks} ranks of the run could not connect at {place} ({_short(error)}); start all of them with the "

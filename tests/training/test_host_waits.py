@@ -18,11 +18,12 @@ from pytorch_lightning.strategies import SingleDeviceStrategy
 from ranks import run_on_ranks
 from specs import SPECS
 from torch.utils.data import default_collate
-from training_parts import GRID, NET, TASK, module
+from training_parts import GRID, NET, module
 
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES
+from data_pipeline.task import Task
 from models.corrector import build_model
 from models.parallel import quantile
 from models.parallel.mesh import Mesh
@@ -32,6 +33,8 @@ from training.optimization.eecrps import WeightedByIndex
 from training.optimization.loss import CRPS, EnergyScore, SeparateMeanAndSpread, SquaredError, ThresholdWeightedCRPS
 from training.step.datamodule import open_training_data
 
+TASK = Task("toy", ["2t", "msl", "sst"], ["2t"], [48])
+"""With an input at sea only, as in the default task."""
 MORE = {
     "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},
     "embedded": SPECS["transformer"] | {"cell_embedding": 2, "attention_window": 3},
@@ -80,7 +83,7 @@ class CountWaits(pl.Callback):
 def train(toy, folder, **options):
     """Weights, validation CRPS and device of a run of two epochs, and what made the host wait in two of its steps."""
     counter = CountWaits()
-    net, train, val = module(toy, Mesh.single(), torch.float32, NET, count=40, epochs=2, **options)
+    net, train, val = module(toy, Mesh.single(), torch.float32, NET, count=40, of=TASK, epochs=2, **options)
     make = network_training.make_trainer
 
     def with_counter(*arguments):
@@ -129,7 +132,7 @@ def steps_on_standin(rank, toy):
     ]
     cases = {name: (name, CRPS()) for name in trained} | LOSSES
     for name, (spec, loss) in cases.items():
-        net, train, _ = module(toy, Mesh.single(), torch.float32, specs[spec])
+        net, train, _ = module(toy, Mesh.single(), torch.float32, specs[spec], of=TASK)
         net.loss = loss or WeightedByIndex(climate, (252,), TASK, "exact")
         net.train().to(standin_device.NAME)
         batch = Sample(*(tensor.to(standin_device.NAME) for tensor in default_collate([train[k] for k in range(3)])))
@@ -157,6 +160,7 @@ def reads_on_standin():
         "item": lambda: x.sum().item(), "bool": lambda: bool((x > 0).all()), "mask": lambda: x[x > 0],
         "list": lambda: x[[0, 2]], "number": lambda: torch.tensor(1.5, device=standin_device.NAME),
         "copy": lambda: torch.ones(3).to(standin_device.NAME), "back": lambda: x.cpu(), "numbers": lambda: x.tolist(),
+        "entry": lambda: x.__setitem__(0, 1.5),
         "sizes": lambda: x.nonzero(), "text": lambda: f"{x[0]:.3f}",
     }.items():  # fmt: skip
         with standin_device.waits() as counted:

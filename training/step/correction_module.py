@@ -162,7 +162,8 @@ class CorrectionModule(pl.LightningModule):
         """
         mesh = self.mesh
         known = torch.zeros(mesh.data, 2, dtype=torch.float64, device=weight.device)
-        known[mesh.data_rank, 0], known[mesh.data_rank, 1] = weight, forecasts / mesh.tiles
+        known[mesh.data_rank, 0] = weight
+        known[mesh.data_rank, 1].fill_(forecasts / mesh.tiles)  # an assigned number would be copied, and waited for
         known = self._sum_of_step(known)
         takes_part = known[:, 0] > 0
         return takes_part[mesh.data_rank] / clamp_to_tiny((known[:, 1] * takes_part).sum())

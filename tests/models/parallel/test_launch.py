@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from forks import Program
 from waiting import eventually
@@ -287,3 +288,22 @@ def test_nccl_raises_errors_unless_the_user_wants_otherwise(own, monkeypatch):
     with pytest.raises(InputError, match="could not connect at nowhere:1"), join_mesh([2, 1]):
         pass
     assert os.environ[name] == ("2" if own is None else own)
+
+
+@pytest.mark.parametrize(("visible", "backend"), [(False, "gloo"), (True, "cpu:gloo,cuda:nccl")])
+def test_ranks_exchange_tensors_of_cpus_also_where_there_are_gpus(visible, backend, monkeypatch):
+    """Fits sum tensors of the CPU. PyTorch's default is NCCL alone where it sees a GPU."""
+    for key, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: visible)
+    monkeypatch.setattr(dist, "rendezvous", lambda *arguments, **options: iter([(None, 0, 2)]))
+    given = []
+
+    def no_group(backend=None, **options):
+        given.append(backend)
+        raise ValueError("no group in a test")
+
+    monkeypatch.setattr(dist, "init_process_group", no_group)
+    with pytest.raises(InputError, match="could not connect"), join_mesh([2, 1]):
+        pass
+    assert given == [backend]
