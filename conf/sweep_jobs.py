@@ -18,6 +18,7 @@ from conf.jobs.job_options import MESHES, JobOptions
 from conf.sweep_runs import SweepRun, describe_end, report
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder
+from data_pipeline.common.messages import say
 
 SUBMITTED = "jobs.json"
 
@@ -35,18 +36,18 @@ def run_as_jobs(
     options = replace(options, job_name=options.job_name or f"{verb}-{folder.name}")
     arrays = job_arrays(runs, verb, options, ranks)
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"sweep: {len(runs)} runs in {folder}", flush=True)
+    say(f"sweep: {len(runs)} runs in {folder}")
     with lock_folder(folder):
         tasks, outputs = submit_all(runs, folder, arrays)
         if not wait:
-            print("sweep: the jobs run on; the same command follows them with hydra.launcher.wait=true", flush=True)
+            say("sweep: the jobs run on; the same command follows them with hydra.launcher.wait=true")
             return
         codes: dict[SweepRun, int] = {}
 
         def ended(task: ArrayTask, code: int) -> None:
             run = tasks[task]
             codes[run] = code
-            print(f"{describe_end(run, code, outputs[run])}; {len(codes)} of {len(runs)} runs ended", flush=True)
+            say(f"{describe_end(run, code, outputs[run])}; {len(codes)} of {len(runs)} runs ended")
 
         try:
             follow_tasks(tasks, ended)
@@ -96,7 +97,7 @@ def submit_all(
         if still:
             record[number] = job
     if tasks:
-        print(f"sweep: {len(tasks)} runs have been submitted before and still wait or run", flush=True)
+        say(f"sweep: {len(tasks)} runs have been submitted before and still wait or run")
     running = set(tasks.values())
     for array, every in arrays:
         wanted = [run for run in every if run not in running]
@@ -104,7 +105,7 @@ def submit_all(
             continue
         array = replace(array, tasks=[run.words[1:] for run in wanted])
         number = submit_job(array.path, array.text())
-        print(f"job {number}: {len(wanted)} runs, {array.path}", flush=True)
+        say(f"job {number}: {len(wanted)} runs, {array.path}")
         record[str(number)] = {
             "name": array.name, "output": str(array.output), "runs": [run.name for run in wanted],
         }  # fmt: skip

@@ -24,6 +24,7 @@ from typing import IO
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder
 from data_pipeline.common.identity import sha256_of_bytes
+from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, hide_progress
 from data_pipeline.common.pruning_record import PruningRecord
 from data_pipeline.common.threads import processors
@@ -98,7 +99,7 @@ def run_here(runs: Sequence[SweepRun], folder: Path, parallel: int) -> None:
     A single run at a time prints to the terminal; several print to `OUTPUT` in their folders and share the processors.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"sweep: {len(runs)} runs in {folder}", flush=True)
+    say(f"sweep: {len(runs)} runs in {folder}")
     codes: dict[SweepRun, int] = {}
     waiting, running = list(enumerate(runs, 1)), dict[subprocess.Popen[bytes], SweepRun]()
     environment = dict(os.environ)
@@ -111,14 +112,14 @@ def run_here(runs: Sequence[SweepRun], folder: Path, parallel: int) -> None:
         while waiting or running:
             while waiting and len(running) < parallel:
                 number, run = waiting.pop(0)
-                print(f"run {number} of {len(runs)} starts: {_described(run, parallel)}", flush=True)
+                say(f"run {number} of {len(runs)} starts: {_described(run, parallel)}")
                 running[_start(run, parallel, environment, lock)] = run
             for process in [process for process in running if process.poll() is not None]:
                 run = running.pop(process)
                 codes[run] = process.returncode
                 progress.step()
                 end = describe_end(run, process.returncode, run.folder / OUTPUT)
-                print(f"{end}; {len(codes)} of {len(runs)} runs ended", flush=True)
+                say(f"{end}; {len(codes)} of {len(runs)} runs ended")
             time.sleep(QUERY_SECONDS)
     report(runs, codes, folder, {run: run.folder / OUTPUT for run in runs})
 
@@ -133,7 +134,7 @@ def report(
     failed = {run: code for run in runs if (code := codes[run])}
     pruned = sum(run.pruned_after is not None for run in runs if run not in failed)
     done = f"{len(runs) - len(failed) - pruned} of {len(runs)} runs in {folder} are done"
-    print(f"sweep: {done}" + f", {pruned} pruned" * bool(pruned), flush=True)
+    say(f"sweep: {done}" + f", {pruned} pruned" * bool(pruned))
     if runs[0].words[0] == "train":
         print(table_of_trainings(runs), end="", flush=True)
     if failed:

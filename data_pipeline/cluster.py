@@ -20,6 +20,7 @@ import dask
 
 from data_pipeline.common.checks import check_integer, check_walltime, size_in_bytes
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say
 from data_pipeline.common.threads import THREADS_VARIABLE, BudgetedPool, processors
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Slurm:
             )
         with self._cluster() as cluster:
             cluster.scale(jobs=self.jobs)
-            print(f"cluster: {self.jobs} jobs submitted, waiting for the first to start", flush=True)
+            say(f"cluster: {self.jobs} jobs submitted, waiting for the first to start")
             with _client(cluster) as workers:
                 yield workers
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress, expand_addresses, expand_paths, remove_abandoned_files, total_bytes
-from data_pipeline.common.messages import format_duration, format_size
+from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cache_files import cache_folder
@@ -85,7 +85,7 @@ class Inventory:
             damaged.update((path, reason) for path, reason in broken.items())
         for part in self._files:
             form, paths, names = self.archive.format_of(part), getattr(self.archive, part), self.archive.variable_names
-            print(f"\n{_PART_NAMES[part]}\n{form.summarize(paths, names)}", flush=True)
+            say(f"\n{_PART_NAMES[part]}\n{form.summarize(paths, names)}")
             damaged |= form.unreadable(paths, names)
         if damaged:
             first = next(iter(damaged.values()))

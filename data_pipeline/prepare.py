@@ -20,7 +20,7 @@ from data_pipeline.common.checks import check_choice
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder
-from data_pipeline.common.messages import format_duration, format_size
+from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
 from data_pipeline.inventory import Inventory, task_report
@@ -66,11 +66,11 @@ def run(cfg: DictConfig) -> None:
         print()
         try:
             for line in task_report(archive, task, used_dates(cfg, task)):
-                print(line, flush=True)
+                say(line)
         except InputError as error:
             if is_chosen("task"):
                 raise
-            print(f"task {task.name}, which no option chooses, cannot be used for training: {error}", flush=True)
+            say(f"task {task.name}, which no option chooses, cannot be used for training: {error}")
         if statistics:
             training = TrainingForecasts(archive, task, split.dates("train", task.lead_times))
             compute_statistics(statistics, training, run_dir, cluster.at_once)
@@ -107,11 +107,11 @@ def compute_statistics(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the folder {folder} ({error.strerror}); choose another run_dir") from None
-    print("", *training.ledger.lines(f"statistics, {training.dates}"), sep="\n", flush=True)
+    say("\n".join(["", *training.ledger.lines(f"statistics, {training.dates}")]))
     with lock_folder(folder):
         remaining = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
         if remaining:
-            print(estimate_reading(remaining, training, at_once), flush=True)
+            say(estimate_reading(remaining, training, at_once))
         for statistic in statistics:
             path = folder / f"{statistic.name}.nc"
             if statistic in remaining:
@@ -119,7 +119,7 @@ def compute_statistics(
                     write_statistic(path, statistic, training, with_progress(statistic, training, at_once))
                 except DiskFullError as error:
                     raise InterruptedRunError(f"{error}; then run the same command again to resume") from None
-            print(f"{statistic.name}: in {path}, {format_size(path.stat().st_size)}", flush=True)
+            say(f"{statistic.name}: in {path}, {format_size(path.stat().st_size)}")
 
 
 def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecasts, at_once: int) -> str:
@@ -152,7 +152,7 @@ def write_store(
     """Write a store with the forecasts of the training and validation dates, of all folds."""
     plan = Store.plan(archive, task, split.stored, moments=moments)
     at_once = min(at_once, len(plan.shards))
-    print(f"\nstore: {plan}, in {folder}, {at_once} at a time", *plan.ledger.lines("store"), sep="\n", flush=True)
+    say("\n".join([f"\nstore: {plan}, in {folder}, {at_once} at a time", *plan.ledger.lines("store")]))
     Store.write(archive, task, folder, split.stored, moments=moments, workers=workers)
 
 

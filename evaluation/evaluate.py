@@ -29,6 +29,7 @@ from data_pipeline.common.cost_meter import CostMeter, gather_usage, print_usage
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import atomic_write, expand_paths
 from data_pipeline.common.identity import fingerprint_of, sha256_of
+from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
@@ -145,8 +146,8 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     folders = target_folders(Path(cfg.run_dir), task)
     writing = check_writing(cfg.write_forecasts, mesh)
     if writing is None and (done := mesh.run_on_first(lambda: load_finished(folders, inputs))):
-        mesh.print("\n\n".join(plain_table(scores) for scores in done))
-        mesh.print(f"{cfg.run_dir} already holds the scores of these correctors and data; nothing was done")
+        say("\n\n".join(plain_table(scores) for scores in done))
+        say(f"{cfg.run_dir} already holds the scores of these correctors and data; nothing was done")
         return
 
     # The first rank indexes the files and caches the index before the others open them.
@@ -161,8 +162,8 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
         check_meanings(corrector, path, task, forecasts.meanings)
     check_enough_members(member_counts, forecasts.members)
     opened, forecasts = open_files(given, forecasts, archive)
-    mesh.print(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
-    mesh.print("\n".join(forecasts.ledger.lines(cfg.split)))
+    say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
+    say("\n".join(forecasts.ledger.lines(cfg.split)))
     land = land_share(archive, forecasts)
     weights = region_weights(grid, land, regions)
     correctors = {name: folds.on(domain) for name, folds in correctors.items()}
@@ -198,7 +199,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     fitted = {name: folds for name, folds in compared.items() if name != "raw"}
     leaks = audit(fitted, valid, task.lead_times, split.gap_days)
     for note in leaks["notes"]:
-        mesh.print(f"leak audit: {note}")
+        say(f"leak audit: {note}")
     partial_scores = PartialScores(Path(cfg.run_dir), json.dumps([inputs, *models], sort_keys=True), mesh)
     options = ScoringOptions(
         cfg.batch_size, cfg.seed, member_counts, written={*correctors, *trained_here}, levels=cfg.quantile_levels,
@@ -236,11 +237,11 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
         member_count_claims(one_of, with_first_runs(trained, runs), member_counts), models, forecasts, land,
         simulated, mesh, device, run_facts(gather_usage(meter, mesh)),
     )  # fmt: skip
-    mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
+    say("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
     if writing is not None:
         corrected = list(evaluation.board.written)
         wrote = write_forecasts(writing, models, forecasts, cfg.quantile_levels, cfg.seed, device, corrected)
-        mesh.print(f"wrote {', '.join(map(str, wrote))}")
+        say(f"wrote {', '.join(map(str, wrote))}")
     partial_scores.remove()
 
 

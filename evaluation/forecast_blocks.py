@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, Subset
 
+from data_pipeline.common.messages import say
 from data_pipeline.dataset import batches
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Tiers
@@ -37,7 +38,7 @@ def block_size(dataset: Any, batch_size: int, memory_bytes: int) -> int:
     """
     needed = forecast_bytes(dataset[0])
     if needed > memory_bytes:
-        print(f"scoring one forecast takes about {needed:,} bytes, more than memory_bytes={memory_bytes:,}", flush=True)
+        say(f"scoring one forecast takes about {needed:,} bytes, more than memory_bytes={memory_bytes:,}")
     return max(1, min(batch_size, memory_bytes // needed))
 
 

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource
@@ -110,7 +111,7 @@ def _fit_climatology(
     source: DataSource, task: Task, dates: Dates, members: int | None, domain: Domain, mesh: Mesh, part: str
 ) -> Corrector:
     check_training_cases(source, task, dates)
-    mesh.print(f"fitting climatology on the training dates{part}")
+    say(f"fitting climatology on the training dates{part}")
     return make_reference("climatology", source, task, dates, members, domain, mesh)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
@@ -123,7 +124,7 @@ def score_models(
     rows = every[~tallies.done[every]]
     known = int(tallies.done.sum()) * mesh.data
     if known:
-        mesh.print(f"{known} of {len(forecasts)} forecasts were scored by an earlier run")
+        say(f"{known} of {len(forecasts)} forecasts were scored by an earlier run")
     scored = scorer.score(tallies, rows) if workers is None else _on_cluster(scorer, tallies, rows, workers)
     with Progress("scoring: forecast", len(forecasts), known) as progress:
         for latest in scored:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from conf import build, plain, verb
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import warn
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
@@ -120,7 +121,7 @@ def validation_forecasts(committee: Corrector, archive: Archive, store: str | No
             f"weights=validation: the correctors were trained {'; '.join(found)}; give the data of their training"
         )
     if committee.provenance.get("data") not in (None, source.fingerprint):
-        print("warning: these are not the files of the training, or they have changed; the weights are fitted on them")
+        warn("warning: these are not the files of the training, or they have changed; the weights are fitted on them")
     return forecasts
 
 

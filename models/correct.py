@@ -19,6 +19,7 @@ from data_pipeline.common.errors import ATTENTION, DiskFullError, InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.memory import MEDIUM_ARRAYS, keep_freed_memory
+from data_pipeline.common.messages import say
 from data_pipeline.formats.variables import checked_names
 from models.corrected_files.conformal_option import conformal_layers, record_layers
 from models.corrected_files.correct_files import correct_files
@@ -43,7 +44,7 @@ def main(options: dict[str, Any]) -> None:
         files = mesh.run_on_first(lambda: InputFiles.find(options["input"]))
         cycles = mesh.run_on_first(lambda: find_cycles(files, options["output"], options["format"], names))
         if files.note:
-            mesh.print(files.note)
+            say(files.note)
         guards = make_guards(options, engines, mesh)
         problems, attention = [], False
         for cycle in cycles:
@@ -53,7 +54,7 @@ def main(options: dict[str, Any]) -> None:
                 if not is_folder(options["output"]) or isinstance(error, DiskFullError):
                     raise
                 problems.append(cycle)
-                mesh.print(f"not corrected: {cycle}: {error}")
+                say(f"not corrected: {cycle}: {error}")
         print_usage(meter, mesh)
         if problems:
             raise InputError(
@@ -61,7 +62,6 @@ def main(options: dict[str, Any]) -> None:
                 f"files {problems[0]}; correct these files again when they are complete"
             )
     if attention:
-        sys.stdout.flush()
         sys.exit(ATTENTION)
 
 
@@ -98,9 +98,9 @@ def correct_cycle(
     )
     what = "messages" if cycle.output_type == "grib" else "fields"
     others = ", all others copied unchanged" if cycle.output_type == cycle.input_type else ""
-    mesh.print(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
+    say(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
     for note in [*summary.notes, *notes]:
-        mesh.print(note)
+        say(note)
     return summary.attention
 
 
@@ -117,7 +117,7 @@ def explanation(
         from evaluation.explanation.explanation_run import write_explanation
 
     about = {"Input": ", ".join(map(str, forecasts)), "Output": str(output)}
-    return lambda pipelines: mesh.print(f"{write_explanation(pipelines, output, about)}: what was changed, and why")
+    return lambda pipelines: say(f"{write_explanation(pipelines, output, about)}: what was changed, and why")
 
 
 @contextmanager

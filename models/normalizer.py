@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,8 +24,6 @@ from models.distribution import (
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import FitReport
-
-logger = logging.getLogger(__name__)
 
 SMALLEST_POWER = 0.25
 """The fourth root is nearly a logarithm; scores of smaller powers would need more nodes of integration."""
@@ -166,10 +163,8 @@ class Normalizer(nn.Module):
         cells, notes = known.shape[1] * known.shape[2], []
         for channel, (name, sea_only) in enumerate(self._names):
             missing = cells - int(known[channel].sum())
-            note = f"{name} has no value in {missing} of {cells} cells in all training samples"
-            if missing and sea_only:
-                logger.debug(note)
-            elif missing:
+            if missing and not sea_only:
+                note = f"{name} has no value in {missing} of {cells} cells in all training samples"
                 notes.append(note + "; there the correction is the raw ensemble" * (channel in self._targets))
         return notes
 

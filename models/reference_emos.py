@@ -16,6 +16,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import hash_of
+from data_pipeline.common.messages import say
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
@@ -69,7 +70,7 @@ def fit_emos(
     opened = partial(ForecastDataset, source, task, dates, members=members, moments=moments)
     file = mesh.run_on_first(lambda: _cache_file(opened().fingerprint, spec))
     if (cached := mesh.run_on_first(lambda: _load(file))) is not None:
-        mesh.print(f"emos was fitted on the training dates{part} before, and is read from {file}")
+        say(f"emos was fitted on the training dates{part} before, and is read from {file}")
         return cached
     # Cells are independent, so that ranks of the data axis get a part of the globe too.
     shared = mesh.shared(domain.grid)
@@ -81,7 +82,7 @@ def fit_emos(
             f"its fit would take about {expected / 60:.0f} minutes, and emos_minutes={minutes:g}; train it with "
             "deepweather train model=emos and give it as correctors={emos: ...}, or allow more minutes"
         )
-    mesh.print(f"fitting emos on the training dates{part}, about {expected:.0f} s")
+    say(f"fitting emos on the training dates{part}, about {expected:.0f} s")
     provenance = {"train_dates": Dates(dates.spans).to_json(), "val_dates": [], "members": data.members}
     corrector = Corrector(task, shared, spec, assemble(data.static, shared), provenance, data.meanings)
     corrector.fit(data)

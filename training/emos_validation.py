@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.messages import say
 from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample, select_channels
@@ -71,6 +72,6 @@ def fit_emos_reference(
         raise
     except InputError as error:
         # A mark for comparison never ends a run.
-        mesh.print(f"the validation is not compared with emos: {error}")
+        say(f"the validation is not compared with emos: {error}")
         return None
     return EMOSInUnits(emos, corrector).eval()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +23,8 @@ from data_pipeline.common.checks import construct
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.identity import fingerprint_of
+from data_pipeline.common.messages import Level, subscribed
 from data_pipeline.common.named_options import described
-from data_pipeline.common.progress import Progress, listening
 from data_pipeline.prefetch.budget import machine_budget
 from data_pipeline.protocols import MissingPolicy
 from data_pipeline.split import Split
@@ -44,6 +43,8 @@ COMMAND_ONLY = {
     "pruning", "checkpoint_minutes", "emos_minutes",
 }  # fmt: skip
 """Options of `trainer` that need several processes or a folder of the run."""
+OPTION_GROUPS = ("data.split", "data.archive", "data.cache", "trainer")
+"""Groups of options of the command that are arguments of `fit`, whose names errors give without the group."""
 
 
 def fit(
@@ -93,13 +94,7 @@ def fit(
         raise InputError(f"task must be a Task, got {type(task).__name__}; make it with Task(name=..., inputs=[...])")
     if unknown := sorted(COMMAND_ONLY & {*trainer}):
         raise InputError(f"fit has no option {unknown[0]}: it trains in this process; use deepweather train")
-    lines: list[str] = []
-
-    def show(text: str) -> None:
-        lines.extend(text.splitlines())
-        if progress:
-            progress(text)
-
+    messages = _Messages(progress)
     try:
         spec = described("model", model)
         own = needed_task(spec, task)
@@ -117,7 +112,7 @@ def fit(
         )  # fmt: skip
         with (
             _unchanged_state(),
-            listening(_Throttled(progress)) if progress else nullcontext(),
+            subscribed(messages),
             tempfile.TemporaryDirectory(prefix="deepweather-") as folder,
             CostMeter() as meter,
         ):
@@ -125,29 +120,40 @@ def fit(
                 Path(folder), _identity(plan, source.fingerprint), source.fingerprint,
                 source.ensemble_fields(own.inputs, own.lead_times).grid,
             )  # fmt: skip
-            corrector = train_corrector(plan, run, replace(Mesh.single(), show=show), meter, lambda found: None)
+            corrector = train_corrector(plan, run, Mesh.single(), meter, lambda found: None)
     except InterruptedRunError:
         raise KeyboardInterrupt from None
     except InputError as error:
-        raise type(error)(_in_python(str(error))) from error.__cause__
+        text = str(error)
+        for group in OPTION_GROUPS:
+            text = text.replace(f"{group}.", "")
+        raise type(error)(text.replace("data.split", "train and val")) from error.__cause__
     assert corrector is not None, "only TrainerOptions.pruning ends a run without a corrector"
     corrector.provenance["made"] = datetime.now(UTC).isoformat(timespec="seconds")
-    _warn(lines, corrector.notes)
-    corrector.notes = lines
+    for warning in dict.fromkeys(messages.warnings):
+        warnings.warn(warning.removeprefix("warning: "), UserWarning, stacklevel=2)
+    corrector.notes = messages.lines
     return corrector
 
 
-class _Throttled:
-    """Passes steps of a `Progress` on, at most one in `SECONDS_BETWEEN_CALLS`, and the last step of each work."""
+class _Messages:
+    """Keeps the lines of a run and passes them on, with a step in `SECONDS_BETWEEN_CALLS` and the last of each work."""
 
-    def __init__(self, function: Callable[[object], None]) -> None:
-        self._function, self._last = function, 0.0
+    def __init__(self, progress: Callable[[object], None] | None) -> None:
+        self._progress, self._last = progress, 0.0
+        self.lines: list[str] = []
+        self.warnings: list[str] = []
 
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.done == progress.total or now - self._last >= SECONDS_BETWEEN_CALLS:
-            self._last = now
-            self._function(progress)
+    def __call__(self, level: Level, message: Any) -> None:
+        if level != "progress":
+            self.lines += message.splitlines()
+            self.warnings += [message] if level == "warning" else []
+        elif message.done != message.total and time.monotonic() - self._last < SECONDS_BETWEEN_CALLS:
+            return
+        else:
+            self._last = time.monotonic()
+        if self._progress:
+            self._progress(message)
 
 
 def _check_periods(task: Task) -> None:
@@ -174,19 +180,6 @@ def _identity(plan: TrainingPlan, fingerprint: str) -> str:
 
 def _in_memory(dataset: xr.Dataset) -> bool:
     return all(isinstance(variable._data, np.ndarray) for variable in dataset.variables.values() if variable.ndim > 1)
-
-
-def _in_python(text: str) -> str:
-    """Return an error that names arguments of `fit` instead of options of the command."""
-    text = re.sub(r"\b(?:data\.(?:split|archive|cache)|trainer)\.(\w+)", r"\1", text)
-    return text.replace("data.split", "train and val")
-
-
-def _warn(lines: Sequence[str], notes: Sequence[str]) -> None:
-    """Warn of what was left out or could not be fitted."""
-    for line in dict.fromkeys((*lines, *notes)):
-        if line.startswith("warning: ") or line in notes or re.search(r" (left out|used) with ", line):
-            warnings.warn(line.removeprefix("warning: "), UserWarning, stacklevel=3)
 
 
 @contextmanager

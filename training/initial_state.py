@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import sha256_of
+from data_pipeline.common.messages import warn
 from data_pipeline.dates import Dates
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Samples, Tiers
@@ -64,7 +65,7 @@ def fit_corrector(
         for tensor in corrector.state_dict().values():
             dist.broadcast(tensor, 0, process_group(mesh.everyone))  # the same to the last bit
     for note in corrector.notes:
-        mesh.print(note)
+        warn(note)
 
 
 def copy_fit(corrector: Corrector, other: Corrector) -> None:

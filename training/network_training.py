@@ -20,6 +20,7 @@ from torch import nn
 
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.messages import warn
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.sample import Sample
 from models.device import copy_batch, watch_gpu
@@ -85,7 +86,7 @@ def train_network(
     trained = copy.deepcopy(module)
     if options.activation_checkpointing:
         checkpoint_activations(trained.corrector.model)
-    warn_of_slow_bfloat16(options, device, mesh)
+    warn_of_slow_bfloat16(options, device)
     autocast = trainer.precision_plugin.forward_context
     module.micro_batch = trained.micro_batch = plan_memory(trained, data, autocast, device, run_dir)
     if options.compile:
@@ -131,7 +132,7 @@ def train_network(
     if mesh.run_on_first(checkpoints.best.exists):
         module.load_state_dict(validated_weights(torch.load(checkpoints.best, weights_only=True, map_location="cpu")))
     if warning := check_validation_losses(checkpoints.start, checkpoints.lowest, checkpoints.latest):
-        mesh.print(f"warning: {warning}")
+        warn(f"warning: {warning}")
     return device
 
 
@@ -188,7 +189,7 @@ def make_trainer(
             accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
             callbacks=[
                 TrainingProgress(), checkpoints, stopping, *local_steps, *averages, *further, *callbacks, *pruning,
-                LossHistory(run_dir / "metrics.csv", mesh.print),
+                LossHistory(run_dir / "metrics.csv"),
                 CurveRestart(),
             ],
             logger=make_loggers(["tensorboard"] if options.loggers is None else options.loggers, run_dir, mesh.first),
@@ -219,10 +220,10 @@ def disable_signal_handling(trainer: pl.Trainer) -> None:
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
-def warn_of_slow_bfloat16(options: TrainerOptions, device: torch.device, mesh: Mesh) -> None:
+def warn_of_slow_bfloat16(options: TrainerOptions, device: torch.device) -> None:
     """Print a warning if layers compute in bfloat16 on a CPU that has no instructions for it."""
     if options.precision == "bf16-mixed" and device.type == "cpu" and not has_fast_bfloat16():
-        mesh.print(
+        warn(
             "warning: trainer.precision=bf16-mixed is slower than 32-true on this CPU, which has no instructions for "
             "bfloat16 (4.7 times slower where this was measured); set trainer.precision=32-true"
         )

@@ -18,6 +18,7 @@ from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.split import Split
@@ -52,7 +53,7 @@ def main(cfg: DictConfig) -> None:
         run(cfg, options, mesh, meter, lock)
         trained = mesh.run_on_first((Path(cfg.run_dir) / "corrector.safetensors").exists)  # a pruned run has none
         if cfg.test_check is not None and trained:
-            mesh.print(mesh.run_on_first(lambda: run_test_check(cfg)))
+            say(mesh.run_on_first(lambda: run_test_check(cfg)))
 
 
 def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, lock: FolderLock) -> None:
@@ -68,13 +69,13 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         Corrector.load(corrector_file)
         mesh.run_on_first(claimed.fitted.remove)
         mesh.run_on_first(lambda: mark_finished(run_dir))
-        mesh.print(f"{corrector_file} is already trained with these options")
+        say(f"{corrector_file} is already trained with these options")
         return
 
     def keep(corrector: Corrector) -> None:
         mesh.run_on_first(lambda: corrector.save(corrector_file))
         mesh.run_on_first(claimed.fitted.remove)
-        mesh.print(f"wrote {corrector_file}")
+        say(f"wrote {corrector_file}")
 
     reads_files = isinstance(plan.sources["train"], Archive)
     train_corrector(plan, claimed, mesh, meter, keep, partial(advise_store, cfg) if reads_files else lambda moments: "")

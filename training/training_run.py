@@ -14,6 +14,7 @@ from torch import nn
 
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say, warn
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import list_unknown
@@ -111,7 +112,7 @@ def train_corrector(
     def was_pruned() -> bool:
         why = mesh.run_on_first(lambda: "" if options.pruning is None else pruned_message(run.folder))
         if why:
-            mesh.print(why)
+            say(why)
         return bool(why)
 
     if was_pruned():
@@ -140,7 +141,7 @@ def train_corrector(
 
     def warn_of_validation(path: str, seen: Mapping[str, Any]) -> None:
         if val and (warning := warning_of_validation(path, seen, valid_days(*val.times()))):
-            mesh.print(warning)
+            warn(warning)
 
     domain = mesh.domain(run.grid)
     if isinstance(loss, EECRPS):
@@ -155,7 +156,7 @@ def train_corrector(
         "data": run.fingerprint, "deepweather": version("deepweather"), "regridding": plan.regridding,
         "ledger": {name: samples.ledger.to_json() for name, samples in used.items()},
     }  # fmt: skip
-    mesh.print(
+    say(
         f"{len(train)} forecasts to train on, {len(val) if val else 'none'} to validate; "
         f"{train.members} members on {run.grid}"
         + (f", in {domain.tiles[0]} x {domain.tiles[1]} tiles" if mesh.tiles > 1 else "")
@@ -163,13 +164,16 @@ def train_corrector(
         + (f", batches shared by {mesh.data}" if mesh.data > 1 else "")
     )
     for name, samples in used.items():
-        mesh.print("\n".join(samples.ledger.lines({"train": "training", "val": "validation"}[name])))
+        used_forecasts, *omissions = samples.ledger.lines({"train": "training", "val": "validation"}[name])
+        say(used_forecasts)
+        for omission in omissions:
+            warn(omission)
     if unknown := list_unknown(train.meanings):
-        mesh.print(unknown)
+        say(unknown)
     first = plan.sources["train"], task, dates["train"], plan.members
     for warning in mesh.run_on_first(lambda: data_warnings(*first, refuse=True)):
-        mesh.print(f"warning: {warning}")
-    mesh.print(describe_budget(plan.budget))
+        warn(f"warning: {warning}")
+    say(describe_budget(plan.budget))
     with (
         RunSummary(run.folder, meter, mesh) as summary,
         open_training_data(train, val, plan.budget, options, mesh) as data,
@@ -181,24 +185,24 @@ def train_corrector(
         check_channel_axis(corrector.model, mesh)
         if plan.initial_weights is not None:
             load_initial_weights(corrector, plan.initial_weights)
-            mesh.print(f"initial weights from {plan.initial_weights}")
+            say(f"initial weights from {plan.initial_weights}")
         elif run.fitted.restore(corrector, mesh):
-            mesh.print(f"fitted before, read from {run.folder / FITTED_FILE}")
+            say(f"fitted before, read from {run.folder / FITTED_FILE}")
         else:
             # Before the fit, which may take hours: its checks refuse another task or model.
             pretrained = None if plan.pretrained is None else PretrainedWeights(plan.pretrained, task, spec)
             made = plan.statistics.normalization(train, dates["train"], run.fingerprint, moments)
             if made is not None:
-                mesh.print(f"normalisation from {plan.statistics.folder}")
+                say(f"normalisation from {plan.statistics.folder}")
             fit_corrector(corrector, corrector_on, on_tile, data.train, plan.budget, options.batch_size, mesh, made)
             if pretrained is not None:
-                mesh.print("\n".join(pretrained.copy_to(corrector)))
+                say("\n".join(pretrained.copy_to(corrector)))
                 warn_of_validation(pretrained.path, pretrained.provenance)
             run.fitted.save(corrector, mesh)
         if teacher is not None:
             teacher.place(domain)
             teacher.state(corrector.provenance)
-            mesh.print(teacher.describe())
+            say(teacher.describe())
             warn_of_validation(teacher.path, teacher.provenance)
         summary.enter("start")
         raw = partial(raw_forecast, task=task, moments=moments)
@@ -229,19 +233,19 @@ def train_corrector(
             ):
                 references["emos"] = validation_crps(module, data.val_batches, device, emos.to(device))
             corrector.provenance |= {"validation_crps": found, "validation_crps_raw": references["raw"]}
-            mesh.print(
+            say(
                 f"validation: crps {found:.4g} in normalised units, raw ensemble {references['raw']:.4g}"
                 + (f", emos {references['emos']:.4g}" if "emos" in references else "")
             )
             if found > WORSE * references["raw"]:
-                mesh.print(
+                warn(
                     "warning: the model is worse than the raw ensemble on the validation dates; give it more training "
                     "cases, or fewer coefficients"
                 )
         summary.enter("save")
         corrector.cpu()
         keep(corrector)
-        mesh.print(summary.finish(found))
+        say(summary.finish(found))
     return corrector
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from data_pipeline.common.energy import GPUCounter, MeasurementError, PowercapZone, processor_zones
-from data_pipeline.common.messages import format_duration, format_size
+from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.run_start import take_begin
 
 SECONDS_BETWEEN_GPU_STATES = 1.0
@@ -204,8 +204,6 @@ class _Ranks(Protocol):
 
     def gather(self, value: Any) -> list[Any] | None: ...
 
-    def print(self, text: str) -> None: ...
-
 
 def gather_usage(meter: CostMeter, ranks: _Ranks) -> Usage:
     """Return the usage of the run on its first rank, and the own usage on the others; all ranks call this together."""
@@ -215,7 +213,7 @@ def gather_usage(meter: CostMeter, ranks: _Ranks) -> Usage:
 
 def print_usage(meter: CostMeter, ranks: _Ranks) -> None:
     """Print one line about the run on its first rank; all ranks call this together."""
-    ranks.print(gather_usage(meter, ranks).line())
+    say(gather_usage(meter, ranks).line())
 
 
 def peak_memory() -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from data_pipeline.common.errors import DiskFullError, InputError
-from data_pipeline.common.messages import print_once
+from data_pipeline.common.messages import say_once
 
 _HOST = socket.gethostname()
 """Part of temporary file names: machines share folders, and process numbers are unique on one machine only."""
@@ -129,9 +129,9 @@ def _take_lock(descriptor: int, folder: Path, until: float) -> bool:
         except OSError as error:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
-            print_once(f"{folder} cannot be locked ({error.strerror}): do not start a second run that writes there")
+            say_once(f"{folder} cannot be locked ({error.strerror}): do not start a second run that writes there")
             return False
-        print_once(f"another run is still writing to {folder}; waiting for its end")
+        say_once(f"another run is still writing to {folder}; waiting for its end")
         time.sleep(0.2)
 
 

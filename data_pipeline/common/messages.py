@@ -1,16 +1,28 @@
-"""Printed messages: numbers as text, and lines that are printed once."""
+"""Messages of a run: notes, warnings and steps of its progress, and numbers as text.
+
+A command prints notes and warnings with `say` and `warn`; progress.py draws the steps. A function of Python that runs
+the same code gets all three in their place, in a block `with subscribed(function)`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
 
+Level = Literal["note", "warning", "progress"]
+"""A warning says what was left out, fell back or could not be fitted. The message of a step is its `Progress`."""
+Subscriber = Callable[[Level, Any], None]
+
+_subscriber: ContextVar[Subscriber | None] = ContextVar("subscriber", default=None)
 MAX_VALUES_SHOWN = 24
 """Of a longer list, only the first and last values are shown."""
 
@@ -52,8 +64,33 @@ def format_values(values: Sequence[object] | np.ndarray) -> str:
     return " ".join(texts)
 
 
-@cache
-def print_once(text: str) -> None:
-    """Print a line the first time that this process wants to print it; of several ranks, only the first prints."""
-    if os.environ.get("RANK", "0") == "0":
-        print(text, flush=True)
+@contextmanager
+def subscribed(function: Subscriber) -> Iterator[None]:
+    """Call `function(level, message)` with each message of this thread in the block, in place of printing it."""
+    before = _subscriber.set(function)
+    try:
+        yield
+    finally:
+        _subscriber.reset(before)
+
+
+def publish(level: Level, message: object) -> bool:
+    """Give a message to the subscriber; return whether there is one."""
+    if subscriber := _subscriber.get():
+        subscriber(level, message)
+    return subscriber is not None
+
+
+def say(text: str, level: Level = "note", stderr: bool = False) -> None:
+    """Print a line at once; of several ranks, only the first prints to standard output."""
+    if not publish(level, text) and (stderr or os.environ.get("RANK", "0") == "0"):
+        print(text, file=sys.stderr if stderr else sys.stdout, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning as it is, without or with the prefix `warning: `."""
+    say(text, "warning")
+
+
+say_once = cache(say)
+"""`say`, the first time that this process says the same."""

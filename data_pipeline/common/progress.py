@@ -22,13 +22,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
-from data_pipeline.common.messages import format_duration
+from data_pipeline.common.messages import format_duration, publish
 
 _Item = TypeVar("_Item")
 
@@ -69,8 +68,7 @@ class Progress:
             return
         self.done, self._latest = done, (time.monotonic(), done)
         self._first = self._first or self._latest
-        if listener := _listener.get():
-            listener(self)
+        publish("progress", self)
 
     def resume(self, done: float) -> None:
         """Set the number of steps that an earlier run has done, where it is known after the start only."""
@@ -118,19 +116,6 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _screen.pop(self, finished=kind is None)
-
-
-_listener: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener", default=None)
-
-
-@contextmanager
-def listening(function: Callable[[Progress], None]) -> Iterator[None]:
-    """Call `function` with the `Progress` after each step of the work in the block, in this thread."""
-    before = _listener.set(function)
-    try:
-        yield
-    finally:
-        _listener.reset(before)
 
 
 def watched(items: Iterable[_Item], name: str, total: int | None = None) -> Iterator[_Item]:

@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import struct
-import sys
 import threading
 import zlib
 from collections.abc import Collection, Iterator
@@ -21,6 +20,7 @@ import torch
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.messages import say
 from data_pipeline.sample import Sample
 
 _MAGIC = b"dwsampl1"
@@ -175,11 +175,11 @@ class DiskTier:
             with suppress(OSError):
                 partial.unlink()
             self._writing = False
-            print(
+            say(
                 f"data.cache.disk_folder: cannot write to {self._folder} ({error.strerror}); "
                 "the run continues without writing more samples there",
-                file=sys.stderr,
-                flush=True,
+                "warning",
+                stderr=True,
             )
             return
         with self._mutex:

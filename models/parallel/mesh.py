@@ -3,7 +3,6 @@
     with join_mesh(cfg.mesh) as mesh:
         domain = mesh.domain(grid)             # a model built on it works on the own tile
         corrector = mesh.run_on_first(make)    # on the first rank; all ranks get the result
-        mesh.print("done")                     # once, not on every rank
 
 Ranks with the same tile of different samples form the data axis; ranks with different tiles of the same samples form
 the spatial axes. A run of one process is a mesh of one rank, without communication.
@@ -48,11 +47,6 @@ raise too, but every exchange would wait for the GPU.
 """
 
 
-def print_line(text: str) -> None:
-    """Print a line at once."""
-    print(text, flush=True)
-
-
 @dataclass(frozen=True)
 class Mesh:
     """The own rank among the ranks of a run: it has tile `rank % tiles` of the samples of data rank `rank // tiles`."""
@@ -75,8 +69,6 @@ class Mesh:
     everyone: str = field(default="", repr=False)
     """Name of the group of all ranks."""
     channel_axis: ChannelAxis | None = field(default=None, repr=False)
-    show: Callable[[str], None] = field(default=print_line, repr=False)
-    """What `print` does with a line: prints it, except where a program uses this package as a library."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
         """Return the same object: it is immutable, and its store cannot be copied with a model."""
@@ -129,12 +121,7 @@ class Mesh:
         if self.ranks == 1:
             return self
         made = arrange_mesh(*mesh_shape(shape, "mesh"), timedelta(minutes=timeout_minutes))
-        return replace(made, local_rank=self.local_rank, local_ranks=self.local_ranks, store=self.store, show=self.show)
-
-    def print(self, text: str) -> None:
-        """Print a line on the first rank."""
-        if self.first:
-            self.show(text)
+        return replace(made, local_rank=self.local_rank, local_ranks=self.local_ranks, store=self.store)
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over all ranks, without gradient."""

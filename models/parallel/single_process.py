@@ -37,9 +37,6 @@ class Processes(Protocol):
     def domain(self, grid: Grid) -> Domain:
         """Return `grid`, split into the tiles of all ranks."""
 
-    def print(self, text: str) -> None:
-        """Print a line on the first rank."""
-
     def broadcast(self, value: Any) -> Any:
         """Return the `value` that the first rank passes."""
 
@@ -61,10 +58,6 @@ class SingleProcess:
     def domain(self, grid: Grid) -> Domain:
         """Return `grid` as one tile."""
         return Domain.of(grid)
-
-    def print(self, text: str) -> None:
-        """Print a line."""
-        print(text, flush=True)
 
     def broadcast(self, value: Any) -> Any:
         """Return `value`."""

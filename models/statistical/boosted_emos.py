@@ -123,7 +123,7 @@ class BoostedEMOS(CellModel):
         if not isinstance(regressions, list):
             regressions = self._regressions(passes, blocks_of_rows, cells, covered)
         for one in watched(regressions, "fit of boosted EMOS: regression", count):
-            steps = best_step(total[one.lead, one.target], self.boosting)
+            steps = best_step(total[one.lead, one.target])
             fits = [block.fit(self.boosting, one.emos, steps) for block in one.blocks()]
             own = found[one.lead, :, one.target, one.rows]
             coefficients, weak = (torch.cat(part, dim=-1) for part in zip(*fits, strict=True))

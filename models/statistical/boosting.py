@@ -7,7 +7,6 @@ on all predictors at once would fit noise.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -20,8 +19,6 @@ from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.common.errors import InputError
 from models.distribution import Distribution
 from models.statistical.regression import NEGLIGIBLE_ERROR, Fit, Regression, cell_blocks
-
-logger = logging.getLogger(__name__)
 
 EMOSIndices = tuple[int, int]
 """Indices of two predictors, ensemble mean and log spread. The fit starts from EMOS with these two."""
@@ -86,7 +83,7 @@ def fit_boosted(
         return case_blocks(boosting, lambda cells: [x[:, cells] for x in maps], truth, lower, weight, shared)
 
     curve = torch.cat([block.held_out_scores(boosting, emos) for block in blocks()])
-    steps = best_step(total_score(curve, weight[:1] if shared else weight), boosting)
+    steps = best_step(total_score(curve, weight[:1] if shared else weight))
     return torch.cat([block.fit(boosting, emos, steps).coefficients for block in blocks()], dim=1)
 
 
@@ -112,12 +109,9 @@ def total_score(curve: Tensor, weight: Tensor) -> Tensor:
     return (curve[known].nan_to_num(nan=torch.inf) * weight[known, None]).sum(0)
 
 
-def best_step(total: Tensor, boosting: Boosting) -> int:
+def best_step(total: Tensor) -> int:
     """Return the number of steps with the lowest of the scores (steps + 1,); the smallest number if several have it."""
-    steps = int((total == total.min()).nonzero()[0])
-    if steps == boosting.max_steps:
-        logger.info("held-out cases still gain after %d boosting steps; raise max_steps", steps)
-    return steps
+    return int((total == total.min()).nonzero()[0])
 
 
 def case_blocks(

@@ -27,6 +27,7 @@ import sys, time
 import torch
 from conf import leave
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say
 from models.parallel.mesh import join_mesh
 
 try:
@@ -123,7 +124,7 @@ def test_a_late_and_slow_node_slows_the_run_down_and_does_not_end_it(program, no
     body = """
         for step in range(20):
             total = mesh.sum(torch.full((2000,), float(mesh.rank)))
-        mesh.print(f"sum {total.mean()}")
+        say(f"sum {total.mean()}")
     """
     nodes.slow_down(1, "8mbit")
     nodes.cut()

@@ -69,7 +69,6 @@ def test_the_callback_gets_lines_and_steps_and_may_end_the_fit(monkeypatch, caps
         fitted(progress=stop)
 
 
-@pytest.mark.filterwarnings("ignore:all training samples are valid in 2014")
 def test_a_network_says_its_epochs_and_nothing_outside_changes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
@@ -79,7 +78,8 @@ def test_a_network_says_its_epochs_and_nothing_outside_changes(tmp_path, monkeyp
         return torch.get_rng_state().tolist(), random.getstate(), numpy_state[1].tolist(), filters, precision
 
     before = state()
-    corrector = fitted({"model": "mlp", "width": 4, "baseline": None}, epochs=2, accelerator="cpu")
+    with pytest.warns(UserWarning, match="^all training samples are valid in 2014"):
+        corrector = fitted({"model": "mlp", "width": 4, "baseline": None}, epochs=2, accelerator="cpu")
     assert state() == before
     assert not corrector.training
     assert [line.split(":")[0].split() for line in corrector.notes if line.startswith("epoch")] == [

@@ -214,6 +214,6 @@ def test_all_ranks_have_one_plan(toy, tmp_path):
 def test_bfloat16_without_instructions_for_it_warns(monkeypatch, capsys):
     for able, precision, device in itertools.product((True, False), ("bf16-mixed", "32-true"), ("cpu", "cuda")):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: {"avx2": True, "avx512_bf16": able})
-        warn_of_slow_bfloat16(TrainerOptions(precision=precision), torch.device(device), Mesh.single())
+        warn_of_slow_bfloat16(TrainerOptions(precision=precision), torch.device(device))
         warned = "set trainer.precision=32-true" in capsys.readouterr().out
         assert warned == ((able, precision, device) == (False, "bf16-mixed", "cpu"))

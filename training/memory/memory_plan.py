@@ -17,7 +17,7 @@ from data_pipeline.common.checks import size_in_bytes
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.machine_memory import free_memory, process_memory
-from data_pipeline.common.messages import format_duration, format_size
+from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.progress import Progress
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
@@ -107,7 +107,7 @@ def plan_memory(
             plan = _new_plan(trained, data, autocast, device, room, measured)
         text = json.dumps(asdict(plan))
         mesh.run_on_first(lambda: _write(file, text))
-    mesh.print(_describe(plan, options, room, len(data.train_batches)))
+    say(_describe(plan, options, room, len(data.train_batches)))
     return None if plan.micro_batch == plan.share else plan.micro_batch
 
 

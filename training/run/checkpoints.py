@@ -18,6 +18,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from data_pipeline.common import interruption
 from data_pipeline.common.files import atomic_path
+from data_pipeline.common.messages import say
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
 from training.run.checkpoint_file import is_whole, keep_as, seal
@@ -60,13 +61,13 @@ class Checkpoints(Checkpoint):
             if not path.exists():
                 continue
             if not is_whole(path):
-                print(f"{path} is damaged and is not used", flush=True)
+                say(f"{path} is damaged and is not used")
                 continue
             losses = torch.load(path, weights_only=True, mmap=True)["callbacks"][self.state_key]
             if losses["lowest"] == losses["start"] or (self.best.exists() and is_whole(self.best)):
-                print(f"resuming from {path}", flush=True)
+                say(f"resuming from {path}")
                 return path
-            print(f"{self.best} is missing or damaged; training starts again from the first step", flush=True)
+            say(f"{self.best} is missing or damaged; training starts again from the first step")
             break
         for path in (self.last, self.previous, self.best):
             path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from data_pipeline.common.messages import print_once
+from data_pipeline.common.messages import say
 from data_pipeline.sample import Sample
 from training.run.run_summary import RunSummary
 
@@ -59,7 +59,7 @@ class CostCallback(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Give the figures of the run to the loggers, and print that the training waits for data."""
         if trainer.is_global_zero and (message := self._summary.waiting_message()):
-            print_once(message)
+            say(message)
         if trainer.is_global_zero and trainer.loggers:
             found = self._summary.describe()
             values = {f"cost/{name}": float(found[name]) for name in LOGGED if found[name] is not None}

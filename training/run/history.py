@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,21 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.messages import say, warn
 from data_pipeline.sample import Sample
-from models.parallel.mesh import print_line
 
 JUMP = 30.0
 """A batch whose loss is so many times that of the other batches of the epoch is said, with its forecasts."""
 
 
 class LossHistory(pl.Callback):
-    """Writes `metrics.csv` and gives a line for each epoch to `show`.
+    """Writes `metrics.csv` and prints a line for each epoch.
 
     The rows are also kept in the checkpoint, so that a resumed run writes the same file as an uninterrupted one.
     """
 
-    def __init__(self, path: Path, show: Callable[[str], None] = print_line) -> None:
-        self._path, self._show = path, show
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._rows: list[dict[str, float]] = []
         self._sums: list[float] | Tensor = [0.0, 0.0]
         self._largest: Tensor | None = None
@@ -44,7 +43,7 @@ class LossHistory(pl.Callback):
             if trainer.ckpt_path is None:
                 self._lowest = start if math.isfinite(start) else math.inf
             if trainer.is_global_zero:
-                self._show(f"initial weights: val_loss {start:.4g}")
+                say(f"initial weights: val_loss {start:.4g}")
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reset the sums of the epoch; not called for an epoch that is resumed."""
@@ -92,9 +91,9 @@ class LossHistory(pl.Callback):
             writer.writeheader()
             writer.writerows(self._rows)
         if jump := self._jump(score, weight):
-            self._show(f"warning: {jump}")
+            warn(f"warning: {jump}")
         mark = " *" if better else ""
-        self._show(
+        say(
             f"epoch {len(self._rows):3d} of {trainer.max_epochs}: train_loss {row['train_loss']:.4g}  "
             f"val_loss {row['val_loss']:.4g}{mark}  ({time.monotonic() - self._began:.0f} s)"
         )

@@ -21,6 +21,7 @@ import yaml
 
 from data_pipeline.common.checks import check_integer, construct
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say
 from data_pipeline.common.pruning_record import PRUNING_RECORD, PruningRecord, Rung
 from models.parallel.mesh import Mesh
 from training.run.checkpoints import Checkpoints
@@ -78,7 +79,7 @@ class Pruning(pl.Callback):
         if rung.pruned:
             trainer.should_stop = True
         elif rung.runs > 1:
-            self._mesh.print(
+            say(
                 f"pruning: after epoch {epoch} this run has place {rung.place} of the {rung.runs} runs that came this "
                 f"far in {self._run_dir.parent}, and goes on"
             )

@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say, warn
 from data_pipeline.sample import Sample
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
@@ -64,7 +65,7 @@ class LocalSteps(pl.Callback):
         assert isinstance(pl_module, CorrectionModule)
         pl_module.local = trainer.global_step >= self._first_local
         if pl_module.local and trainer.global_step == self._first_local:
-            self._mesh.print(
+            say(
                 f"local steps from step {self._first_local + 1} on: {self._mesh.data} data ranks average their weights "
                 f"every {self._interval} steps"
             )
@@ -123,7 +124,7 @@ class LocalSteps(pl.Callback):
             pl_module.load_state_dict(own["state_dict"])
             self._sums = own["sums"]
         else:
-            self._mesh.print(
+            warn(
                 f"warning: the checkpoint has local steps of {len(states)} data ranks and this mesh has "
                 f"{self._mesh.data}; the run resumes from the mean and will not equal an uninterrupted one"
             )

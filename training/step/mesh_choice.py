@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -95,7 +96,7 @@ def settle_mesh(
     shape, why = mesh.run_on_first(
         lambda: choose_mesh(build, task, grid, mesh.ranks, options.batch_size, members, rates)
     )
-    mesh.print(why)
+    say(why)
     return mesh.rearrange(shape, options.timeout_minutes), replace(options, mesh=list(shape))
 
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import Paths, expand_paths
+from data_pipeline.common.messages import say_once
 from data_pipeline.formats.catalog import MEAN, STD, describe_files
 from data_pipeline.formats.equivalents import needed
-from data_pipeline.formats.grib import cfgrib_reader
 from data_pipeline.formats.grib.audit import difference
 from data_pipeline.formats.grib.cache import table_of, tables_of
 from data_pipeline.formats.grib.conversion import find_conversions, wanted_units
 from data_pipeline.formats.grib.kind import Kind
-from data_pipeline.formats.grib.left_out import describe_left_out, warn_left_out
+from data_pipeline.formats.grib.left_out import describe_left_out
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.packing import decodable
 from data_pipeline.formats.grib.reader import LOCATION, MessageReader
@@ -97,14 +97,25 @@ class MessageCatalog:
         wanted = _wanted(described, kinds, own, left_out, variables, surface)
         own_left_out = {k: n for k, n in left_out.items() if k.short_name in {each.name for each in wanted}}
         if own_left_out:
-            warn_left_out(described, describe_left_out(own_left_out))
+            say_once(
+                f"warning: {described}: left out {describe_left_out(own_left_out)}, which are no forecasts, members or "
+                "analyses",
+                "warning",
+                stderr=True,
+            )
         rows = np.concatenate(parts)
         parts.clear()
         rows["variable"] = np.array([wanted.index(v) if v in wanted else -1 for v in own])[rows["kind"]]
         rows = rows[rows["variable"] >= 0]
         _forget_unnamed_intervals(rows, kinds, own)
         if len(by_cfgrib := np.unique(rows["file"][rows["field"] > 0])):
-            cfgrib_reader.warn(describe_files([files[k] for k in by_cfgrib]))
+            say_once(
+                f"warning: {describe_files([files[k] for k in by_cfgrib])} has GRIB2 messages that hold several "
+                "fields; cfgrib reads these fields one at a time, which is slower than reading messages of one field; "
+                "ecCodes' grib_copy writes one message per field",
+                "warning",
+                stderr=True,
+            )
         places = [files[file] for file in first_files]
         conversions = [*find_conversions(kinds, [v if v in wanted else None for v in own], places)]
         for k, kind in enumerate(kinds):

@@ -7,9 +7,7 @@ See docs/decisions/003-grib-reading.md.
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from functools import cache
 from pathlib import Path
 
 import eccodes
@@ -49,14 +47,3 @@ def read_field(path: Path, offset: int, field: int) -> bytes:
             f"{path}: cfgrib cannot read field {field} of the message at byte {offset}: {error}; "
             "fetch the file again, or write one message per field with ecCodes' grib_copy"
         ) from None
-
-
-@cache
-def warn(files: str) -> None:
-    """Print once that `files` are read by cfgrib, that this is slower, and how to avoid it."""
-    print(
-        f"warning: {files} has GRIB2 messages that hold several fields; cfgrib reads these fields one at a time, which "
-        "is slower than reading messages of one field; ecCodes' grib_copy writes one message per field",
-        file=sys.stderr,
-        flush=True,
-    )

@@ -1,26 +1,14 @@
-"""Messages that are left out because they are no forecasts, members or analyses: count, name and report them."""
+"""Messages that are left out because they are no forecasts, members or analyses: count and name them."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
-from functools import cache
 
 from data_pipeline.formats.grib.kind import Kind
 
 MAX_NAMED = 4
 """Kinds of message that are named; of the others only the number is given."""
-
-
-@cache
-def warn_left_out(files: str, described: str) -> None:
-    """Print once that messages of `files` are left out; `described` is the result of `describe_left_out`."""
-    print(
-        f"warning: {files}: left out {described}, which are no forecasts, members or analyses",
-        file=sys.stderr,
-        flush=True,
-    )
 
 
 def describe_left_out(counts: Mapping[Kind, int]) -> str:

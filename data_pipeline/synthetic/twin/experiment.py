@@ -11,7 +11,7 @@ from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder, remove_abandoned_files
 from data_pipeline.common.interruption import handled
-from data_pipeline.common.messages import format_size
+from data_pipeline.common.messages import format_size, say
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
@@ -110,14 +110,14 @@ class Twin:
         with lock_folder(self.folder):
             if missing := self._missing():
                 self._write_missing(missing)
-        print(f"twin: all {len(self.pairs())} start pairs are in {self.path}", flush=True)
+        say(f"twin: all {len(self.pairs())} start pairs are in {self.path}")
 
     def _write_missing(self, missing: list[StartPair]) -> None:
         """Integrate and write the missing start pairs, and show the progress."""
         total = len(self.pairs())
         progress = Progress("twin: start pair", total, total - len(missing))
         workers = min(self.workers or processors(), len(missing))
-        print(f"twin: {len(missing)} of {total} start pairs to write, {workers} at a time", flush=True)
+        say(f"twin: {len(missing)} of {total} start pairs to write, {workers} at a time")
         try:
             with handled(), progress, closing(run_in_processes(self._write, missing, workers)) as finished:
                 for pair in finished:

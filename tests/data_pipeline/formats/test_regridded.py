@@ -6,7 +6,7 @@ from grib_parts import KEYS
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.messages import print_once
+from data_pipeline.common.messages import say_once
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.grid import Grid
@@ -23,7 +23,7 @@ PACKING = 1e-3
 
 @pytest.fixture(autouse=True)
 def _unsaid():
-    print_once.cache_clear()
+    say_once.cache_clear()
 
 
 def write(path, grid, seed=0, numbers=(1, 2, 3), **keys):

@@ -24,6 +24,7 @@ import torch
 from conf import leave
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.messages import say
 from models.parallel import launch
 from models.parallel.mesh import join_mesh
 
@@ -87,9 +88,9 @@ def has_ended(pid):
 
 
 @pytest.mark.parametrize("kind", [Program, subprocess.Popen], ids=["forked", "new processes"])
-def test_ranks_connect_and_one_prints(script, kind):
-    process = script("mesh.print(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}')", kind=kind)
-    assert wait_for_end(process) == (0, "2 ranks, 1\n", [])
+def test_ranks_connect_and_one_prints_to_stdout(script, kind):
+    body = "say(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}'); say('full', stderr=True)"
+    assert wait_for_end(script(body, kind=kind)) == (0, "2 ranks, 1\n", ["full", "full"])
 
 
 def test_threads_of_a_library_end_before_python_does(script):
@@ -103,7 +104,7 @@ def test_threads_of_a_library_end_before_python_does(script):
 
         mesh.sum(torch.ones(1))
         before = threads()
-        atexit.register(lambda: mesh.print(f"{before > 0}, {threads()}"))
+        atexit.register(lambda: say(f"{before > 0}, {threads()}"))
     """,
         finalize=True,
     )
@@ -188,7 +189,7 @@ def test_ctrl_c_reaches_every_rank_once(script, tmp_path):
         while not mesh.sum(torch.tensor(len(stops))) == 2:
             time.sleep(0.01)
         time.sleep(0.3)
-        mesh.print(f'stopped {len(stops)}')
+        say(f'stopped {len(stops)}')
         raise KeyboardInterrupt
     """)
     for rank in range(2):

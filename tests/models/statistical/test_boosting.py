@@ -115,7 +115,7 @@ def test_the_number_of_steps_has_the_lowest_total_score():
     curve = torch.tensor([[3.0, 2, 2, 9], [1, 1, 1, 0], [torch.nan, torch.nan, torch.nan, torch.nan]])
 
     def best(weight, curve=curve):
-        return best_step(total_score(curve, torch.tensor(weight)), Boosting(LOG))
+        return best_step(total_score(curve, torch.tensor(weight)))
 
     assert best([1.0, 1, 1]) == 1  # the first of two
     assert best([0.01, 1, 1]) == 3  # cells count by their weight

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import left_out, summarize_files
+from data_pipeline.common.messages import say_once
+from data_pipeline.formats.grib import summarize_files
 from data_pipeline.formats.grib.catalog import MessageCatalog
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
@@ -182,7 +183,7 @@ PRODUCTS = {
 
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_statistics_of_an_ensemble_are_no_members(tmp_path, capsys, product):
-    left_out.warn_left_out.cache_clear()
+    say_once.cache_clear()
     members = [ecmwf((1, 24, 0, 0), 280 + FIELD + k, k, shortName="2t") for k in (1, 2)]
     path = write(tmp_path / "file", *PRODUCTS[product], *members)
     opened = values_of(path, "2t")["2t"]
