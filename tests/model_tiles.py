@@ -20,7 +20,7 @@ from models.protocol import claims
 SPECS = SHIPPED | {
     "emos of one set": SHIPPED["emos"] | {"shared": True},
     "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window_days": 120},
-    "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent", "scale_by_gate": True}},
+    "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent"}},
     **TWO_PATHS,
     "mlp from emos": SHIPPED["mlp"] | {"baseline": {}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
@@ -35,9 +35,6 @@ FITTED = ["mlp", "mlp from emos", *(name for name in SPECS if name not in NETWOR
 """Models that are fitted on tiles. All networks fit the error maps of `mlp`, so that the others get a fitted state."""
 CASES = dict.fromkeys(SPECS, ODD)
 SPECS["emos of partly one set"] = SHIPPED["emos"] | {"shared": "partly"}
-TRUNK = {"_target_": "models.networks.trunk.Trunk", "width": 4, "depth": 1, "dropout": 0.0, "mixture": None}
-GIVEN = {"inputs_argument": "inputs", "grid_argument": "grid", "tiles": True}
-SPECS["backbone on tiles"] = SHIPPED["backbone"] | {"backbone": TRUNK} | GIVEN
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
 FITTED.append("emos of partly one set")
 CASES |= {name: SMALL for name in SPECS if name not in CASES}

@@ -20,7 +20,7 @@ from training.step.correction_module import CorrectionModule
 from training.step.datamodule import open_training_data
 
 NET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
-SPECS = SHIPPED | {"deep": NET | {"depth": 3}, "routed": NET | {"mixture": {"routing": {}}}}
+SPECS = SHIPPED | {"deep": NET | {"depth": 3}, "routed": NET | {"mixture": {"routing_quantile": 0.3}}}
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(13, 20)
 

@@ -3,7 +3,7 @@
 Each start runs the same command. The script decides by the exit code of the run:
 
 - 3, interrupted: the job is requeued, unless a person has cancelled it;
-- above 128, killed by a signal, for example for lack of memory: the same job starts the run again, `attempts` times;
+- above 128, killed by a signal, for example for lack of memory: the same job starts the run up to `ATTEMPTS` times;
 - any other: the job ends with this code.
 """
 
@@ -20,6 +20,8 @@ from conf.jobs.job_options import JobOptions
 from data_pipeline.common.errors import InputError
 
 PROGRAM = "deepweather"
+ATTEMPTS = 3
+"""Starts in one job of a run that is killed each time. A lack of memory that comes back would fill the time limit."""
 
 START = """\
 # A signal that comes before the program can handle it must not end the program. `env` of coreutils before 8.31 cannot
@@ -156,9 +158,9 @@ class JobFile:
             parts += ["esac"]
             run += ' "${words[@]}"'
         parts += [
-            f"for ((attempt = 1; attempt <= {options.attempts}; attempt++)); do",
+            f"for ((attempt = 1; attempt <= {ATTEMPTS}; attempt++)); do",
             run,
-            END.format(attempts=options.attempts, restarts=options.restarts),
+            END.format(attempts=ATTEMPTS, restarts=options.restarts),
         ]
         return "\n".join(parts)
 

@@ -54,7 +54,6 @@ class JobOptions:
     time: str | None = None
     signal_lead: int = 300
     restarts: int = 20
-    attempts: int = 3
     array_tasks: int = 1000
     array_at_once: int | None = None
     directives: Sequence[str] = ()
@@ -72,7 +71,7 @@ class JobOptions:
             _check_command(name, getattr(self, name))
         for name in ("directives", "modules", "setup"):
             object.__setattr__(self, name, _lines(name, getattr(self, name)))
-        for name, minimum in (("cpus", 1), ("gpus", 0), ("restarts", 0), ("attempts", 1), ("array_tasks", 1)):
+        for name, minimum in (("cpus", 1), ("gpus", 0), ("restarts", 0), ("array_tasks", 1)):
             check_integer(name, getattr(self, name), minimum, 100_000)
         for name in ("nodes", "array_at_once"):
             if getattr(self, name) is not None:

@@ -59,31 +59,26 @@ class Mixing:
     """Options that turn the convolutions of a network into mixtures: `experts` per output, chosen by a `gate`.
 
     The gate is `latent`, `sphere` (with spherical harmonics up to `degree`), or `computed` from the layer's input by a
-    convolution. `scale_by_gate` and `routing` are those of `SpatialMixture`. With `blend`, `experts` whole convolutions
-    are blended in place of a choice (`SpatialBlend`).
+    convolution. It learns by `Routing` with the quantile `routing_quantile`; None: without routing (`SpatialMixture`).
+    With `blend`, `experts` whole convolutions are blended in place of a choice (`SpatialBlend`).
     """
 
     experts: int = 2
     gate: str = "latent"
     degree: int | None = None
     blend: bool = False
-    scale_by_gate: bool = False
-    routing: dict[str, Any] | Routing | None = None
+    routing_quantile: float | None = None
 
     def __post_init__(self) -> None:
-        check_integer("model.mixture.experts", self.experts, 1 if self.routing is None else 2)
+        check_integer("model.mixture.experts", self.experts, 1 if self.routing_quantile is None else 2)
         check_boolean("model.mixture.blend", self.blend)
-        if self.blend and (self.scale_by_gate or self.routing is not None):
-            raise InputError(
-                "model.mixture.scale_by_gate and routing are for experts of which some are chosen; leave them out with "
-                "blend=true"
-            )
+        if self.routing_quantile is not None:
+            check_between("model.mixture.routing_quantile", self.routing_quantile, 0, 1)
+            if self.blend:
+                raise InputError("model.mixture.routing_quantile is for chosen experts; set it to null with blend=true")
         check_choice("model.mixture.gate", self.gate, ("latent", "sphere", "computed"))
-        check_boolean("model.mixture.scale_by_gate", self.scale_by_gate)
         if (self.gate == "sphere") != (self.degree is not None):
             raise InputError(f"model.mixture.degree belongs to gate sphere, got {self.degree!r} with {self.gate}")
-        if isinstance(self.routing, dict):
-            object.__setattr__(self, "routing", construct("model.mixture.routing", Routing, self.routing))
 
     @classmethod
     def of(cls, options: dict[str, Any] | None) -> Callable[..., nn.Module]:
@@ -104,17 +99,8 @@ class Mixing:
             gate = Conv2d(grid, inputs, experts, parity=parity)
         if self.blend:
             return SpatialBlend(grid, inputs, outputs, experts, gate, parity)
-        assert not isinstance(self.routing, dict)
-        return SpatialMixture(
-            grid,
-            inputs,
-            outputs,
-            experts,
-            gate=gate,
-            scale_by_gate=self.scale_by_gate,
-            routing=self.routing,
-            parity=parity,
-        )
+        routing = None if self.routing_quantile is None else Routing(self.routing_quantile)
+        return SpatialMixture(grid, inputs, outputs, experts, gate=gate, routing=routing, parity=parity)
 
 
 class SpatialMixture(LossTermLayer):

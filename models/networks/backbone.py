@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import check_boolean
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -23,13 +22,11 @@ class Backbone(Network):
     """A module (B, F, H, W) to (B, F', H, W), given by `_target_` and arguments in `backbone`, then a linear layer.
 
     With `backbone: null` the model is a linear regression on the features. The number of features F depends on the
-    task: the backbone's argument `inputs_argument` gets it. A backbone made of `models.layers` gets the grid as its
-    argument `grid_argument`. `tiles: true` then claims that the model works on tiles. Do not claim it for layers
-    without a grid, such as `torch.nn.Conv2d` with a kernel larger than 1 x 1: they would treat the edge of a tile as
-    the edge of the globe.
+    task: the backbone's argument `inputs_argument` gets it.
     """
 
     any_grid = False  # the backbone may need even numbers of rows and columns
+    tiles = False  # layers without a grid treat the edge of a tile as the edge of the globe
 
     def __init__(
         self,
@@ -37,31 +34,23 @@ class Backbone(Network):
         grid: Grid | Domain,
         backbone: Mapping[str, Any] | None = None,
         inputs_argument: str = "in_channels",
-        grid_argument: str | None = None,
-        tiles: bool = False,
         head: str = "normal",
         baseline: BaselineOption = None,
     ) -> None:
         super().__init__(task, grid, head, baseline)
-        check_boolean("model.tiles", tiles)
-        for option, name in (("inputs_argument", inputs_argument), ("grid_argument", grid_argument)):
-            if not isinstance(name, str) and (name is not None or option == "inputs_argument"):
-                raise InputError(f"model.{option} must be the name of an argument of the backbone, got {name!r}")
-        self._tiles, whole, count = tiles, Domain.of(grid).grid, self.features.count
+        if not isinstance(inputs_argument, str):
+            raise InputError(
+                f"model.inputs_argument must be the name of an argument of the backbone, got {inputs_argument!r}"
+            )
+        count = self.features.count
 
-        def build(on_grid: Grid | Domain) -> nn.Module:
+        def build() -> nn.Module:
             if backbone is None:
                 return nn.Identity()
-            given = {inputs_argument: count} | ({grid_argument: on_grid} if grid_argument else {})
-            return build_part("model.backbone", backbone, **given)
+            return build_part("model.backbone", backbone, **{inputs_argument: count})
 
-        self.backbone = build(grid)
-        self.last = zero_convolution(_outputs(lambda: build(whole), count, whole), self.head.count)
-
-    @property
-    def tiles(self) -> bool:  # type: ignore[override]
-        """Whether the options say that the backbone works on a tile of the globe."""
-        return self._tiles
+        self.backbone = build()
+        self.last = zero_convolution(_outputs(build, count, Domain.of(grid).grid), self.head.count)
 
     @property
     def cellwise(self) -> bool:

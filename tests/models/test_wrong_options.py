@@ -41,8 +41,8 @@ WRONG = {
         ({"mixture": {"gate": "garden"}}, "model.mixture.gate must be one of latent, sphere, computed, got 'garden'"),
         ({"mixture": {"gate": "sphere"}}, "model.mixture.degree belongs to gate sphere, got None with sphere"),
         ({"mixture": {"degree": 3}}, "model.mixture.degree belongs to gate sphere, got 3 with latent"),
-        ({"mixture": {"experts": 1, "routing": {}}}, "model.mixture.experts must be a whole number of at least 2"),
-        ({"mixture": {"routing": {"quantil": 0.3}}}, "model.mixture.routing has no option 'quantil'"),
+        ({"mixture": {"experts": 1, "routing_quantile": 0.3}}, "experts must be a whole number of at least 2, got 1"),
+        ({"mixture": {"routing_quantile": 1}}, "routing_quantile must be a number of at least 0 and less than 1"),
     ],
     "networks.transformer.Transformer": [
         ({"width": 0}, f"model.width {WIDTH}"),
@@ -83,10 +83,8 @@ WRONG = {
     "networks.backbone.Backbone": [
         ({"backbone": "ResNet"}, "model.backbone must be {_target_: package.Class, "),
         ({"backbone": {"_target_": "os.system"}}, "model.backbone: os.system is not in models, torch.nn, weathernets"),
-        ({"backbone": RESNET, "tiles": "yes"}, "model.tiles must be true or false, got 'yes'"),
         ({"backbone": RESNET, "inputs_argument": "channels"}, "model.backbone has no option 'channels'; it has in_cha"),
         ({"backbone": RESNET, "inputs_argument": None}, "model.inputs_argument must be the name of an argument"),
-        ({"backbone": RESNET, "grid_argument": 3}, "model.grid_argument must be the name of an argument"),
         (
             {"backbone": {"_target_": "torch.nn.MaxPool2d", "kernel_size": 2}, "inputs_argument": "stride"},
             "must return a tensor",

@@ -25,8 +25,8 @@ TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
 SMALL = {"width": 4, "depth": 1, "dropout": 0.2, "hidden": 8}
 MORE = {
-    "routed": SPECS["unet"] | {"mixture": {"gate": "latent", "routing": {}}},
-    "chosen": SPECS["unet"] | {"mixture": {"gate": "computed", "scale_by_gate": True}},
+    "routed": SPECS["unet"] | {"mixture": {"gate": "latent", "routing_quantile": 0.3}},
+    "chosen": SPECS["unet"] | {"mixture": {"gate": "computed"}},
     "rough": SPECS["deep_weather"] | {"smoothness_penalty": 0.5},
     "windows": SPECS["transformer"] | {"attention_window": 2, "cell_embedding": 2},
     "mlp from emos": SPECS["mlp"] | {"baseline": {}},

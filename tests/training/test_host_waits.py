@@ -38,10 +38,10 @@ TASK = Task("toy", ["2t", "msl", "sst"], ["2t"], [48])
 MORE = {
     "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},
     "embedded": SPECS["transformer"] | {"cell_embedding": 2, "attention_window": 3},
-    "routed": SPECS["unet"] | {"mixture": {"gate": "computed", "routing": {}}},
+    "routed": SPECS["unet"] | {"mixture": {"gate": "computed", "routing_quantile": 0.3}},
     "on emos": SPECS["mlp"] | {"baseline": {"seasonal": True}},
     "members": SPECS["transformer"] | {"head": "members"},
-    "chosen": SPECS["unet"] | {"mixture": {"gate": "latent", "scale_by_gate": True}},
+    "chosen": SPECS["unet"] | {"mixture": {"gate": "latent"}},
     "rough": SPECS["deep_weather"] | {"smoothness_penalty": 0.5},
     "dropout": NET,
 }
@@ -133,7 +133,7 @@ def steps_on_standin(rank, toy):
     cases = {name: (name, CRPS()) for name in trained} | LOSSES
     for name, (spec, loss) in cases.items():
         net, train, _ = module(toy, Mesh.single(), torch.float32, specs[spec], of=TASK)
-        net.loss = loss or WeightedByIndex(climate, (252,), TASK, "exact")
+        net.loss = loss or WeightedByIndex(climate, (252,), TASK)
         net.train().to(standin_device.NAME)
         batch = Sample(*(tensor.to(standin_device.NAME) for tensor in default_collate([train[k] for k in range(3)])))
         for _ in range(2):

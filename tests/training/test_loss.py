@@ -180,7 +180,6 @@ UNIT = Normal(torch.zeros(1), torch.ones(1))
         (lambda: CRPS(weighting="cos"), "loss.weighting must be one of area, none, got 'cos'"),
         (lambda: ThresholdWeightedCRPS("hot"), "loss.threshold must be a number, got 'hot'"),
         (lambda: ThresholdWeightedCRPS(1.0, weight=2), "loss.weight must be a number from 0 to 1, got 2"),
-        (lambda: EECRPS("efi.nc", form="near"), "loss.form must be one of reference, exact, got 'near'"),
         (scored(EnergyScore(), UNIT, TWO), "energy needs members, .* gives a normal dist"),
         (scored(SeparateMeanAndSpread(), Ensemble(torch.zeros(3, 1))), "separate needs .* normal, .* is ensemble"),
         (scored(ThresholdWeightedCRPS(280.0), None, TWO), "loss.threshold is one threshold, the task has 2 targets"),
@@ -218,19 +217,19 @@ def climate(tmp_path, monkeypatch, **changes):
     return dataset
 
 
-@pytest.mark.parametrize(("form", "task"), [("exact", ONE), ("reference", TWO)], ids=["one target", "two"])
-def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_path, monkeypatch):
+@pytest.mark.parametrize("task", [ONE, TWO], ids=["one target", "two"])
+def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, tmp_path, monkeypatch):
     values = climate(tmp_path, monkeypatch).climate.values
     batch, made = normalised_sample(task)
     batch.mask[0, 1, 3, 3] = False
     forecast = Normal(draw(3, 2, len(task.targets), 4, 6), draw(4, 2, len(task.targets), 4, 6).exp())
-    found = EECRPS("efi.nc", form).load(Domain.of(GRID), task, YEARS, "abc")(forecast, batch, made)
+    found = EECRPS("efi.nc").load(Domain.of(GRID), task, YEARS, "abc")(forecast, batch, made)
     raw = sample(task).ensemble.numpy()
     for b, (lead, day) in enumerate(((1, 0), (0, 1))):
         for t, channel in enumerate(task.target_channels):
             eps = task.targets[t].trace
             index = np.abs(
-                extreme_forecast_index(raw[b, :, channel], values[t, lead, day], form, eps, CLIMATE_PROBABILITIES)
+                extreme_forecast_index(raw[b, :, channel], values[t, lead, day], "exact", eps, CLIMATE_PROBABILITIES)
             )
             if (b, t) == (0, 0):
                 index[3, 3] = 0
@@ -285,15 +284,17 @@ def test_a_start_day_without_climate_is_named(tmp_path, monkeypatch):
     assert not found[0].isnan().any()
 
 
-@pytest.mark.parametrize(("form", "members"), [("exact", 1), ("exact", 10), ("reference", 2), ("reference", 10)])
-def test_the_index_in_torch_equals_numpy(form, members):
+@pytest.mark.parametrize("members", [1, 10])
+def test_the_index_in_torch_equals_numpy(members):
     """Members that equal a quantile, missing members and missing quantiles among them."""
     forecasts = (4 * draw(1, 3, members, 5, 7)).round() / 4
     quantiles = ((4 * draw(2, 3, len(CLIMATE_PROBABILITIES), 5, 7)).round() / 4).sort(1).values
     forecasts[0, 0, 0, 0], quantiles[1, 4, 1, 1] = torch.nan, torch.inf
-    found = index_of(forecasts, quantiles, form, quantiles > 0.25)
+    found = index_of(forecasts, quantiles, quantiles > 0.25)
     for k in range(3):
-        expected = extreme_forecast_index(forecasts[k].numpy(), quantiles[k].numpy(), form, 0.25, CLIMATE_PROBABILITIES)
+        expected = extreme_forecast_index(
+            forecasts[k].numpy(), quantiles[k].numpy(), "exact", 0.25, CLIMATE_PROBABILITIES
+        )
         np.testing.assert_allclose(found[k].numpy(), expected, rtol=0, atol=1e-14)
     assert found.isnan().sum() == 2
 

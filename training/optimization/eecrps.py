@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day
-from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample, select_channels
-from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, Form, index_of_shares, reference_places, traces
+from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, index_of_shares, traces
 from data_pipeline.statistics.statistic_file import load_for_run, remedy_for
 from data_pipeline.task import Task
 from models.distribution import Distribution
@@ -36,13 +35,8 @@ class EECRPS(Loss):
     """
 
     climate: str | None = None
-    form: Form = "exact"
 
     reads_members: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("loss.form", self.form, get_args(Form))
 
     def load(self, domain: Domain, task: Task, dates: Dates, fingerprint: str) -> WeightedByIndex:
         """Return the loss with the climate of this rank's tile; refuse one of other data, dates, grid or targets."""
@@ -66,7 +60,6 @@ class EECRPS(Loss):
             torch.from_numpy(values),
             tuple(file.day.values.tolist()),
             task,
-            self.form,
             dates.days,
             weighting=self.weighting,
         )
@@ -82,7 +75,6 @@ class WeightedByIndex(Loss):
     climate: Tensor
     days: tuple[int, ...]
     task: Task
-    form: Form
     dates: Dates = Dates(())  # noqa: RUF009 (Dates are frozen)
 
     reads_members: ClassVar[bool] = True
@@ -117,7 +109,7 @@ class WeightedByIndex(Loss):
         climate, _, eps = self._on(members.device)
         # The same operations as for the members, so that members that equal a quantile still do.
         chosen = climate[lead_index(sample.lead_time, self.task), self._positions(sample).clamp(min=0)]
-        return efi(members, normalizer.normalise_targets(chosen.to(members)), self.form, chosen > eps)
+        return efi(members, normalizer.normalise_targets(chosen.to(members)), chosen > eps)
 
     def _positions(self, sample: Sample) -> Tensor:
         """Return the positions (B,) of the start days in the climate, -1 for a day that it lacks."""
@@ -131,41 +123,18 @@ class WeightedByIndex(Loss):
         return tables[device]
 
 
-def efi(members: Tensor, climate: Tensor, form: Form, wet: Tensor) -> Tensor:
+def efi(members: Tensor, climate: Tensor, wet: Tensor) -> Tensor:
     """Return the extreme forecast index (B, ...) of members (B, M, ...) against quantiles of the climate (B, Q, ...).
 
-    The same as `data_pipeline.statistics.efi.extreme_forecast_index`, on any device, also for transformed values: `wet`
-    (B, Q, ...) is True where a quantile is above its eps.
+    The same as the exact `data_pipeline.statistics.efi.extreme_forecast_index`, on any device, also for transformed
+    values: `wet` (B, Q, ...) is True where a quantile is above its eps.
     """
     missing = ~(members.isfinite().all(1) & climate.isfinite().all(1))
-    if form == "exact":
-        quantiles = climate[:, :, None].unbind(1)
-        below = ((members < quantile).double().mean(1) for quantile in quantiles)
-        equal = ((members == quantile).double().mean(1) for quantile in quantiles)
-        index = index_of_shares(below, equal, wet.double().unbind(1), CLIMATE_PROBABILITIES)
-    else:
-        places = reference_places(CLIMATE_PROBABILITIES)
-        index = _reference(members, torch.stack([climate[:, place] for place in places], 1))
+    quantiles = climate[:, :, None].unbind(1)
+    below = ((members < quantile).double().mean(1) for quantile in quantiles)
+    equal = ((members == quantile).double().mean(1) for quantile in quantiles)
+    index = index_of_shares(below, equal, wet.double().unbind(1), CLIMATE_PROBABILITIES)
     return index.masked_fill(missing, torch.nan)
-
-
-def _reference(members: Tensor, climate: Tensor) -> Tensor:
-    count, size = climate.shape[1], members.shape[1]
-    levels = np.linspace(0, 1, count)
-    ordered = members.sort(1).values
-    index = torch.zeros_like(climate[:, 0], dtype=torch.float64)
-    own = []
-    for level in levels[:-1].tolist():
-        lower = int(level * (size - 1))
-        part = level * (size - 1) - lower
-        below, above = ordered[:, lower], ordered[:, min(lower + 1, size - 1)]
-        # In the same order of operations as numpy, so that members that equal a quantile of the climate still do.
-        step = above - below
-        own.append(below + step * part if part < 0.5 else above - step * (1 - part))
-    for p, quantile in zip(levels[1:-1].tolist(), climate[:, 1:-1].unbind(1), strict=True):
-        share = sum((value < quantile).to(torch.float64) for value in own) / (count - 1)
-        index = index + (p - share) / (p * (1 - p)) ** 0.5
-    return 2 / np.pi / (count - 1) * index
 
 
 def start_day(init_time: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from models.networks.trunk import Trunk
 GRID = Grid.regular(7, 12)
 B, M, OWN, SHARED = 2, 3, 4, 5
 PARITY = (1, -1, 1, -1)
-MIXTURE = {"gate": "computed", "scale_by_gate": True}
 
 
 def maps():
@@ -43,7 +42,7 @@ def test_the_sum_of_two_convolutions_is_that_of_joined_maps(parity):
     compare(divided, whole, lambda layer, own, shared: layer(own, shared), lambda layer, x: layer(x))
 
 
-@pytest.mark.parametrize("mixture", [None, MIXTURE], ids=["convolutions", "mixture"])
+@pytest.mark.parametrize("mixture", [None, {"gate": "computed"}], ids=["convolutions", "mixture"])
 def test_a_trunk_has_the_values_of_joined_maps(mixture):
     options = {"width": 4, "depth": 1, "dropout": 0.0, "mixture": mixture, "member_attention": True}
     parity = *PARITY, *[1] * SHARED

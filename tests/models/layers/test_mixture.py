@@ -241,10 +241,9 @@ def test_initial_weights_are_almost_equal():
     assert 0 < float((say - 1 / E).abs().max().detach()) < 0.02
 
 
-def test_a_blend_refuses_options_of_choices():
-    for option in ({"scale_by_gate": True}, {"routing": {}}):
-        with pytest.raises(InputError, match="for experts of which some are chosen; leave them out with blend=true"):
-            Mixing(E, "latent", blend=True, **option)
+def test_a_blend_refuses_routing():
+    with pytest.raises(InputError, match="routing_quantile is for chosen experts; set it to null with blend=true"):
+        Mixing(E, "latent", blend=True, routing_quantile=0.3)
 
 
 DEGREE = 5

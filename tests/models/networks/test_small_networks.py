@@ -15,7 +15,6 @@ from models.networks.mlp import MLP
 from models.networks.transformer import Transformer
 from models.networks.unet import UNet
 from models.parallel.domain import Domain
-from models.protocol import claims
 from models.published.lenet import LeNet
 
 TASK = Task("toy", ["2t", "10u", "10v"], ["2t"], [24, 48], ["lsm"])
@@ -99,12 +98,9 @@ def test_output_channels_are_counted_without_random_numbers():
     assert build_model(spec(backbone=conv), TASK, GRID).last.in_channels == 3
 
 
-def test_tiles_are_claimed_only_by_the_option():
-    halves = Domain.split(GRID, 1, 2)
+def test_a_backbone_works_on_whole_fields():
     with pytest.raises(InputError, match=r"model Backbone works on whole fields .* mesh has 1 x 2 tiles"):
-        build_model(spec(backbone=RESNET), TASK, halves)
-    pointwise = {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 1}
-    assert claims(build_model(spec(backbone=pointwise, tiles=True), TASK, halves)).tiles
+        build_model(spec(backbone=RESNET), TASK, Domain.split(GRID, 1, 2))
 
 
 def test_number_of_parameters_of_an_mlp():

@@ -17,7 +17,7 @@ TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
 GRID = Grid.regular(13, 16)
 WINDOWS = {
     "head": "members", "attention_window": 2, "depth": 1, "dropout": 0.0,
-    "mixture": {"gate": "computed", "scale_by_gate": True},
+    "mixture": {"gate": "computed", "blend": True},
 }  # fmt: skip
 VARIANTS = [{"stem_width": 3, "cell_width": 5}, {"head": "members", "stem_width": 3, "cell_width": 5}, WINDOWS]
 """Other networks than those of conf/model, which `test_contract.py` tests."""
