@@ -1,4 +1,4 @@
-"""EMOS as a mark for the validation of a network: `summary.json` says when the network was better than it."""
+"""EMOS as a reference for a network's validation: `summary.json` records when the network became better than EMOS."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def fit_emos_reference(
     source: DataSource, task: Task, dates: Dates, members: int | None, corrector: Corrector, options: TrainerOptions,
     mesh: Mesh,
 ) -> EMOSInUnits | None:  # fmt: skip
-    """Return the EMOS of the training dates in the units of `corrector`; None, and a line that says why, without one.
+    """Return EMOS fitted on the training dates, in the units of `corrector`; print why and return None without a fit.
 
-    The fit is that of `evaluate`, which then takes it from the cache.
+    The fit is the same as in `evaluate`, which later reads it from the cache.
     """
     if not options.emos_minutes:
         return None

@@ -1,4 +1,4 @@
-"""`fit`: a corrector from datasets of xarray, the training of `deepweather train` as a function."""
+"""The function `fit` trains a corrector on xarray datasets, as `deepweather train` does on files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from training.run.trainer_options import TrainerOptions
 from training.training_run import Run, TrainingPlan, train_corrector
 
 SECONDS_BETWEEN_CALLS = 0.5
-"""The least time between two steps of one work that `progress` gets; the last step of a work always comes."""
+"""Least time between two calls of `progress` for one `Progress`. Its last step is always passed on."""
 COMMAND_ONLY = {
     "mesh", "sharded", "shard_ranks", "compression", "timeout_minutes", "local_steps", "synchronous_fraction",
     "pruning", "checkpoint_minutes", "emos_minutes",
@@ -73,20 +73,22 @@ def fit(
 
     `model` is a name of `conf/model`, such as `emos` or `unet`, or such a name with options:
     `{"model": "unet", "width": 8}`. `ensemble` has the dimensions init_time, lead_time, number, latitude, longitude,
-    and level (hPa) for variables aloft; `truth` has time, latitude, longitude. `open_ensemble` and `open_analysis` open
-    files so. Variables have GRIB names, or `names` maps theirs to them: `{"t2m": "2t"}`; each has the attribute
-    `units`. Datasets of dask are read forecast by forecast. `static` has the static fields of the task; by default they
-    are variables of `ensemble` without times.
+    and level (hPa) for variables aloft; `truth` has time, latitude, longitude. `open_ensemble` and `open_analysis`
+    return files in this form. Variables have GRIB names, unless `names` maps the names in the datasets to them:
+    `{"t2m": "2t"}`; each has the attribute `units`. Dask datasets are read forecast by forecast. `static` has the
+    static fields of the task; by default they are variables of `ensemble` without a time dimension.
 
-    `train` and `val` are the first and last year, or date, of training and validation; valid times decide. Networks
-    need a validation, which chooses their weights. `test` is left out of both. `missing`: a forecast with a field
-    without any value is an `error`, has missing values (`mask`), or is left out (`drop`). `members` limits each
-    forecast to its first members. `loss` is a name of `conf/loss`, or a `training.optimization.loss.Loss`. `trainer`
-    are further options of `conf/trainer`, such as `patience` or `accelerator`.
+    `train` and `val` are the first and last year, or date, of training and validation; a forecast belongs to the period
+    of its valid time. Networks need `val`: the weights with the lowest validation loss are kept. `test` is left out of
+    both. `missing` says what happens to a forecast that has a field without any value: it raises an `error`, keeps its
+    missing values (`mask`), or is left out (`drop`). `members` limits each forecast to its first members. `loss` is a
+    name of `conf/loss`, or a `training.optimization.loss.Loss`. `trainer` holds further options of `conf/trainer`, such
+    as `patience` or `accelerator`.
 
-    `progress`, such as `print`, is called with each line about the run, and with the `Progress` of its work, whose text
-    is a line; an exception that it raises ends the fit. Forecasts that are left out, regressions that cannot be fitted
-    and a model that is worse than the raw ensemble give a `UserWarning`; `notes` of the corrector has all lines.
+    `progress`, such as `print`, is called with each line about the run, and with each step of a `Progress`, whose text
+    is one line. An exception that `progress` raises ends the fit. Forecasts that are left out, regressions that cannot
+    be fitted and a model that is worse than the raw ensemble give a `UserWarning`; `notes` of the corrector has all
+    lines.
 
     The corrector equals that of `deepweather train` with the same data and options, bit for bit. Raises `InputError`.
     """
@@ -184,7 +186,7 @@ def _in_memory(dataset: xr.Dataset) -> bool:
 
 @contextmanager
 def _unchanged_state() -> Iterator[None]:
-    """Restore the random numbers, warning filters, log levels and precision of products that a training sets."""
+    """Restore the random generators, warning filters, log levels and matrix precision, which training changes."""
     loggers = [logging.getLogger(f"pytorch_lightning.{name}") for name in ("utilities.rank_zero", "accelerators.cuda")]
     levels = [logger.level for logger in loggers]
     generators = random.getstate(), np.random.get_state()  # noqa: NPY002

@@ -58,7 +58,7 @@ class HeatCheck:
 
 
 def agreement(choice: np.ndarray, kind: np.ndarray) -> float:
-    """Return the percentage of cells whose expert is the expert of their region, for the best assignment of both.
+    """Return the percentage of cells whose expert is their region's, for the best assignment of experts to regions.
 
     >>> agreement(np.array([2, 2, 0, 1]), np.array([0, 0, 1, 1]))
     75.0

@@ -31,8 +31,8 @@ from models.statistical.crossfit import CrossFitted
 SAME = {
     "members": "number of members", "data": "files",
 }  # fmt: skip
-"""Keys of the provenance that both runs must share, in words. Weights trained on other dates could be validated on
-dates that they were trained on, and their normalisation would be of other data."""
+"""Keys of the provenance that must be equal in both runs, with their names in the error. Weights trained on other dates
+could be validated on their own training dates, and their normalisation would be of other data."""
 
 
 def fit_corrector(
@@ -48,7 +48,8 @@ def fit_corrector(
     """Fit the normalisation and the closed-form parameters of `corrector`, which is on this rank's tile.
 
     Ranks with the same tile share its rows for the fit, so that all data are read only once. If the model cannot be
-    built on tiles that small, each rank reads its `own` samples. With a `normalization`, the normaliser reads none.
+    built on tiles that small, each rank reads its `own` samples. With a `normalization`, the normaliser reads no
+    samples.
     """
     shared = None
     if mesh.data > 1:

@@ -62,7 +62,7 @@ def train_network(
 ) -> torch.device:
     """Train `module` by gradient descent, or resume from the last checkpoint, and load the best weights into it.
 
-    Returns the device of the training, on which the module stays. `summary` gets what the training does and uses.
+    Returns the device of the training, on which the module stays. `summary` records the phases and validations.
     """
     options, mesh, val_batches = module.options, module.mesh, data.val_batches
     assert val_batches is not None, "networks need validation"
@@ -213,8 +213,8 @@ def _accelerator(options: TrainerOptions, mesh: Mesh) -> str:
 def disable_signal_handling(trainer: pl.Trainer) -> None:
     """Stop Lightning from replacing the signal handlers, and from asking all ranks for signals before every step.
 
-    Its message waits for the GPU each time; `Checkpoints` sends this message between CPUs. The methods are private: a
-    test fails when a version of Lightning no longer has them.
+    Lightning's message waits for the GPU in every step; `Checkpoints` exchanges this message between CPUs. The methods
+    are private: a test fails if a version of Lightning no longer has them.
     """
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
@@ -260,7 +260,7 @@ def _flag_value(option: str, value: Any) -> Any:
 def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool, graphs: bool = False) -> None:
     """Make PyTorch compile a model at its first call; raise if there is no working compiler.
 
-    With `graphs`, its kernels are recorded as CUDA graphs, one for each shape of a batch, and replayed.
+    With `graphs`, the model's kernels are recorded as CUDA graphs, one for each shape of a batch, and replayed.
     """
     if graphs and device.type != "cuda":
         raise InputError(
@@ -271,7 +271,7 @@ def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: b
             "trainer.compile=true may change the order of messages between ranks; use trainer.mesh=[N,1] and "
             "trainer.sharded=false, or set compile=false"
         )
-    # It logs many lines about code that it does not compile.
+    # The compiler logs many lines about code that it does not compile.
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     try:
         with Progress("trial of the compiler"):
@@ -282,7 +282,7 @@ def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: b
             f"trainer.compile=true needs a working compiler, g++ for CPUs and Triton for GPUs ({why}); "
             "install it, or set trainer.compile=false"
         ) from None
-    # The name of PyTorch for CUDA graphs.
+    # PyTorch's name for CUDA graphs is `reduce-overhead`.
     model.compile(mode="reduce-overhead" if graphs else None)
 
 
@@ -295,8 +295,8 @@ def validation_crps(
 ) -> float:
     """Return the area-weighted CRPS in normalised units over a whole data set, computed on `device`.
 
-    The CRPS is that of the corrector's model, or of another `model`. Raises `InputError` if no cell of the data set can
-    be verified, or if the CRPS is not finite.
+    `model` replaces the corrector's model if it is given. Raises `InputError` if no cell of the data set can be
+    verified, or if the CRPS is not finite.
     """
     module.to(device)
     sums = torch.zeros(2, dtype=torch.float64, device=device)

@@ -82,7 +82,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
 
 
 def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:
-    """Return what the options ask for. Raises `InputError` for options that exclude each other."""
+    """Return the training plan that the options describe. Raises `InputError` for options that exclude each other."""
     archive, loss = build(cfg.data.archive), build(cfg.loss)
     split: Split = build(cfg.data.split)
     split.check_fold()

@@ -1,4 +1,4 @@
-"""`train_corrector`: from data sources and options to a fitted corrector, for the verb `train` and for `fit` alike."""
+"""The function `train_corrector` fits a corrector from data sources and options, for the verb `train` and for `fit`."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ WORSE = 1.001
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What is fitted, to which forecasts, and how.
+    """The model, the data and the options of a training.
 
-    `spec` describes the model, `task` is the part of a task that it reads (`models.corrector.needed_task`). `sources`
-    open the forecasts of `train` and, if the split validates, of `val`. `members` limits each forecast to its first
-    members. `initial_weights`, `pretrained` and `teacher` are files of correctors, as in the options of `train`.
+    `spec` describes the model, `task` is the part of a task that the model reads (`models.corrector.needed_task`).
+    `sources` open the forecasts of `train` and, if the split validates, of `val`. `members` limits each forecast to its
+    first members. `initial_weights`, `pretrained` and `teacher` are files of correctors, as in the options of `train`.
     """
 
     spec: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Run(NamedTuple):
 
     @property
     def fitted(self) -> FittedState:
-        """What the run fits before its first training step, in its folder."""
+        """The results of the fits before the first training step, in the run folder."""
         return FittedState(self.folder / FITTED_FILE, self.identity)
 
 
@@ -101,10 +101,11 @@ def train_corrector(
     keep: Callable[[Corrector], None],
     advice: Callable[[bool], str] = lambda moments: "",
 ) -> Corrector | None:
-    """Return the fitted corrector; None if the run was ended because others are better (`TrainerOptions.pruning`).
+    """Return the fitted corrector; None if pruning ended the run (`TrainerOptions.pruning`).
 
-    A run that was interrupted continues from the last checkpoint in its folder. `keep` gets the corrector before the
-    run is accounted for as finished; all ranks call it. `advice(moments)` returns how to read the samples faster.
+    A run that was interrupted continues from the last checkpoint in its folder. `keep` is called with the corrector
+    before the summary marks the run as finished; all ranks call it. `advice(moments)` returns how to read the samples
+    faster.
     """
     options, loss, task, split, spec = plan.options, plan.loss, plan.task, plan.split, dict(plan.spec)
     dates = {name: split.dates(name, task.lead_times) for name in plan.sources}
@@ -189,7 +190,7 @@ def train_corrector(
         elif run.fitted.restore(corrector, mesh):
             say(f"fitted before, read from {run.folder / FITTED_FILE}")
         else:
-            # Before the fit, which may take hours: its checks refuse another task or model.
+            # Before the fit, which may take hours: a pretrained corrector of another task or model is refused here.
             pretrained = None if plan.pretrained is None else PretrainedWeights(plan.pretrained, task, spec)
             made = plan.statistics.normalization(train, dates["train"], run.fingerprint, moments)
             if made is not None:

@@ -1,6 +1,6 @@
 """Find a layer in which the forecasts of a batch influence each other, such as batch normalisation.
 
-A batch can be computed in micro-batches, to the same result, only by a model without such layers.
+Only a model without such layers gives the same result if a batch is computed in micro-batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from training.memory.step_cost import unchanged_buffers, unchanged_random_state
 from training.step.correction_module import CorrectionModule
 
 SUM_ROUNDING = 1e-4
-"""Relative difference of sums over the output of a layer that rounding may cause."""
+"""Relative difference that rounding may cause between two sums over the output of a layer."""
 
 
 @torch.no_grad()
@@ -61,7 +61,7 @@ def _sums_of_outputs(model: nn.Module, forecasts: int) -> Iterator[dict[tuple[st
         calls[name] += 1
         if isinstance(output, Tensor) and output.ndim > 1 and output.is_floating_point():
             rows = output.shape[0] // forecasts
-            # An output with one row for all forecasts, such as that of a latent gate, belongs to none of them.
+            # An output that all forecasts share, such as a latent gate's, belongs to none of them.
             if rows * forecasts == output.shape[0]:
                 found[name, calls[name]] = output[-rows:].double().abs().sum()
 

@@ -33,11 +33,13 @@ SLACK, SCATTERED, MOST_SCATTERED = 1.1, 0.7, 1_200_000_000
 these bytes and `MOST_SCATTERED` bytes: inside operators, and where freed memory lies too scattered to be used again.
 Measured by `benchmarks/step_memory.py` on 361 x 720 points."""
 HARMLESS = 1000
-"""A pass takes less than so many times the bytes of its forecast, so small forecasts are computed without a check."""
+"""Upper bound on the memory of a pass, as a multiple of its forecast's bytes. If a pass of this size fits, the exact
+size is not computed before the pass is measured."""
 OPTIMIZER_COPIES = 2
 """Copies of all weights that an optimizer keeps: the two moments of Adam."""
 BATCHES = 4
-"""Batches that exist at the same time: the one of the step, and finished ones of training and validation."""
+"""Batches in memory at the same time: the batch of the step, and batches that are read ahead for training and
+validation."""
 FORMAT = 1
 
 
@@ -45,7 +47,7 @@ FORMAT = 1
 class MemoryPlan:
     """Cost of a forward and backward pass on one forecast, and how many forecasts a run computes at a time.
 
-    On a mesh, the cost is the largest of all ranks. `measured` says what the cost belongs to.
+    On a mesh, the cost is the largest of all ranks. `measured` holds the options that the cost depends on.
     """
 
     measured: dict[str, Any]
@@ -130,7 +132,7 @@ def _new_plan(
     )  # fmt: skip
     batch = default_collate([first])
     if max(_of_all(mesh, plan.step_bytes)) > room:
-        # From the sizes of tensors, before memory is taken that there may not be.
+        # Computed from tensor sizes first: a real pass could exceed the memory.
         computed = [each for each in _of_all(mesh, computed_bytes(trained, batch, autocast)) if each is not None]
         if computed:
             _check_one_forecast(replace(plan, pass_bytes=max(computed)), options, room)
@@ -194,7 +196,7 @@ def _describe(plan: MemoryPlan, options: TrainerOptions, room: int, steps: int) 
 
 
 def _room(options: TrainerOptions, mesh: Mesh, data: TrainingData, device: torch.device) -> int:
-    """Return the bytes that steps of this rank may take; those that its caches will take are not among them."""
+    """Return the bytes that steps of this rank may take, without the bytes that its caches will still fill."""
     limit = None if options.memory is None else size_in_bytes("trainer.memory", options.memory)
     if device.type == "cuda":
         allocated = torch.cuda.memory_allocated(device)

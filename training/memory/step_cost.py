@@ -1,7 +1,7 @@
 """Memory and time of a training step, measured on one forecast or computed from the sizes of its tensors.
 
-The bytes are those of all tensors that exist at the same time: activations that the backward pass needs, gradients, and
-temporary results. Weights and the batch exist before and are not counted.
+The bytes count all tensors that exist at the same time: activations that the backward pass needs, gradients, and
+temporary results. The weights and the batch exist before the step and are not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 """Returns a context in which layers compute in the precision of the training."""
 
 SHORT_PASS = 2.0
-"""Seconds: a pass that is shorter is repeated, because the first one also prepares kernels."""
+"""Seconds. A shorter pass is timed again, because the first pass also prepares kernels."""
 
 
 class StepCost(NamedTuple):
@@ -39,7 +39,7 @@ class StepCost(NamedTuple):
 
 
 class AllocationMeter(TorchDispatchMode):
-    """Inside the block, `peak` is the largest number of bytes of tensors that operators have made and that exist."""
+    """Measures in the block the `peak` of the bytes of tensors that operators have allocated and not yet freed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class AllocationMeter(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count the storages that it makes."""
-        # Tensors that exist already, of which the result may be a view, are not counted.
+        # The result may be a view of an existing tensor, which is not counted.
         self._add((args, kwargs), counts=False)
         found = function(*args, **(kwargs or {}))
         self._add(found)

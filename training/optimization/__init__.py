@@ -1,1 +1,1 @@
-"""What a training minimises, and how: losses, the optimizer and its learning rates, the teacher, fine-tuning."""
+"""Losses, the optimizer and its learning rates, the teacher of a distillation, and fine-tuning."""

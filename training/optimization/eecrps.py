@@ -31,7 +31,7 @@ class EECRPS(Loss):
     """|EFI| CRPS in every cell (Ashkboos et al. 2022, arXiv:2206.14786): forecasts near climatology have little weight.
 
     The extreme forecast index (EFI) compares the raw members with the `climate` of their start day, the file `efi.nc`
-    of `deepweather prepare`. The climate must be of all training dates and no others.
+    of `deepweather prepare`. The climate must cover all training dates and no other dates.
     """
 
     climate: str | None = None
@@ -67,7 +67,7 @@ class EECRPS(Loss):
 
 @dataclass(frozen=True, eq=False)
 class WeightedByIndex(Loss):
-    """`EECRPS` with a loaded `climate`: (lead time, day, quantile, T, H, W) in physical units, of forecasts on `dates`.
+    """`EECRPS` with its `climate` in memory: (lead time, day, quantile, T, H, W), physical units, forecasts on `dates`.
 
     The climate is copied to the device of the samples once and kept there.
     """
@@ -96,7 +96,7 @@ class WeightedByIndex(Loss):
             raise InputError(f"the climate of loss.climate has no start on day {absent[0]} of the year; {_REMEDY}")
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
-        """|EFI| CRPS in every cell; 0 where a member or the climate is missing, so that there is no index."""
+        """|EFI| CRPS in every cell; 0 where a member or the climate is missing, because the EFI is unknown there."""
         known = select_channels(sample.mask, self.task.target_channels, 1)
         weight = self.index(sample, normalizer).abs().nan_to_num(0).to(sample.target)
         # A start day without climate is an error, not a missing value: its loss is NaN, which ends the run.
@@ -107,7 +107,7 @@ class WeightedByIndex(Loss):
         """Return the index (B, T, H, W) of a batch; NaN where a member or the climate is missing."""
         members = select_channels(sample.ensemble, self.task.target_channels, 2)
         climate, _, eps = self._on(members.device)
-        # The same operations as for the members, so that members that equal a quantile still do.
+        # Normalised by the same operations as the members, so that a member equal to a quantile stays equal to it.
         chosen = climate[lead_index(sample.lead_time, self.task), self._positions(sample).clamp(min=0)]
         return efi(members, normalizer.normalise_targets(chosen.to(members)), chosen > eps)
 
@@ -138,7 +138,7 @@ def efi(members: Tensor, climate: Tensor, wet: Tensor) -> Tensor:
 
 
 def start_day(init_time: Tensor) -> Tensor:
-    """Return the day of the year of each start (B,), 1 to 365: 29 February counts as the 28th. From 1901 to 2099.
+    """Return the day of the year of each start (B,), 1 to 365, for 1901 to 2099: 29 February counts as the 28th.
 
     >>> start_day(torch.tensor([1456704000, 1456790400]))  # 29 February and 1 March 2016
     tensor([59, 60])

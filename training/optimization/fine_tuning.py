@@ -26,8 +26,8 @@ OF_TRAINING = ("dropout", "smoothness_penalty", "trained_networks")
 class PretrainedWeights:
     """The weights of the corrector in the file `path`, for a run that trains the model `spec` on `task`.
 
-    Both must have the same channels, static fields, targets and options of the model, because each weight belongs to
-    one of them; an `InputError` names the differences. Grid, lead times, dates and data may differ.
+    The corrector and the run must have the same channels, static fields, targets and options of the model, because each
+    weight belongs to one of these; an `InputError` names the differences. Grid, lead times, dates and data may differ.
     """
 
     def __init__(self, path: str, task: Task, spec: Mapping[str, Any]) -> None:
@@ -58,15 +58,15 @@ class PretrainedWeights:
 
     @property
     def dates(self) -> Dates:
-        """All dates that the corrector has seen, also through the corrector that its own training started from."""
+        """All dates that the corrector has seen, including dates of the corrector that its training started from."""
         return all_seen_dates(self._first.provenance)
 
     def copy_to(self, corrector: Corrector) -> list[str]:
         """Copy the weights to a fitted `corrector`; return lines for the user that say which were taken.
 
         Weights are the parameters of the model, and the statistics of batch normalisation, to which the parameters are
-        adapted. Values of single cells are taken on the same grid only. Everything that is fitted before the first step
-        stays: normaliser, error climate, EMOS.
+        adapted. Weights with a value per cell are copied only if both grids are equal. Everything that is fitted before
+        the first step keeps its values: normaliser, error climate, EMOS.
         """
         ours, theirs = corrector.state_dict(), self._first.state_dict()
         reasons: dict[str, list[str]] = {}

@@ -35,7 +35,7 @@ class Loss:
     reads_members: ClassVar[bool] = False
     """Whether the loss needs the members of the raw ensemble, not only their mean and spread."""
     joint: ClassVar[bool] = False
-    """Whether the loss scores all targets of a cell jointly, so that it is (B, 1, H, W)."""
+    """Whether the loss scores all targets of a cell jointly, and so returns (B, 1, H, W)."""
 
     def __post_init__(self) -> None:
         check_choice("loss.weighting", self.weighting, get_args(Weighting))
@@ -89,8 +89,8 @@ class GaussianCRPS(Loss):
 class ThresholdWeightedCRPS(Loss):
     """`weight` times the CRPS of values above `threshold`, plus 1 - `weight` times the CRPS of all values.
 
-    For extremes. `threshold` is in physical units. The second score is needed because the first one does not depend on
-    the forecast below the threshold. `fair` is that of `CRPS`.
+    `threshold` is in physical units. The second score is needed because the first one does not depend on the forecast
+    below the threshold. `fair` is defined in `CRPS`.
     """
 
     threshold: float
@@ -123,7 +123,7 @@ class ThresholdWeightedCRPS(Loss):
 
 @dataclass(frozen=True)
 class EnergyScore(Loss):
-    """Energy score of all targets of a cell jointly: it depends on their correlation. `fair` is that of `CRPS`."""
+    """Energy score of all targets of a cell jointly: it depends on their correlation. `fair` is defined in `CRPS`."""
 
     fair: float = 0.0
 
@@ -162,8 +162,8 @@ class SeparateMeanAndSpread(Loss):
     """
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
-        """Sum of both in every cell."""
-        # A shift by the mean would move the bound, and an ensemble's members have no parameter for it.
+        """Sum of the squared error and the CRPS in every cell."""
+        # `affine` below would shift a bound too, and the mean of an ensemble has no parameter of its own.
         if forecast.bound is not None or forecast.atoms is not None:
             raise InputError(
                 "loss separate needs a distribution with a mean and no bound, normal, logistic or bernstein; this "
@@ -177,7 +177,7 @@ class SeparateMeanAndSpread(Loss):
 def weighted_sum(
     loss: Loss, forecast: Distribution, sample: Sample, area: Tensor, normalizer: Normalizer
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum of weight times loss over all (B, T, H, W) with truth, and the sum of the weights.
+    """Return the sum of weight times loss over all values (B, T, H, W) with truth, and the sum of the weights.
 
     `area` (H, W) are the areas of the cells. NaN in `sample.target` is missing truth.
     """

@@ -127,7 +127,7 @@ def has_weight_decay(module: nn.Module, parameter: Tensor, grid: tuple[int, int]
 
 
 def has_value_per_cell(module: nn.Module, parameter: Tensor, grid: tuple[int, int]) -> bool:
-    """Return whether `parameter`, a direct parameter of `module`, has values of their own for every cell of the grid.
+    """Return whether `parameter`, a direct parameter of `module`, has separate values for every cell of the grid.
 
     A layer of a network may be on a coarser grid than the corrector.
     """

@@ -1,4 +1,4 @@
-"""Objects that the options of `trainer` describe by `_target_` and arguments: `check_spec` and `build_spec`.
+"""Check and build the objects that options of `trainer` describe by `_target_` and arguments.
 
     trainer.optimizer: {_target_: torch.optim.SGD, momentum: 0.9}
 

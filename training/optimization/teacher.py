@@ -20,19 +20,20 @@ from models.provenance.training_dates import all_seen_dates, state_fits
 from training.optimization.loss import Loss
 
 NODES = 7
-"""Quantiles that stand for the teacher's distribution. The standard deviation of a normal distribution that learns from
-the quantiles of another one by the CRPS is 0.04 % too small; with 5 of them, 0.14 %."""
+"""Number of quantiles that represent the teacher's distribution. A normal distribution trained by the CRPS on this many
+quantiles of another one has a standard deviation that is 0.04 % too small; with 5 quantiles, 0.14 %."""
 WEIGHT = 0.5
 """The default of `teacher_weight`."""
 
 
 class Teacher:
-    """The corrector in the file `path`, from whose forecasts a run on `task` learns; `weight` is its share in the loss.
+    """The corrector in the file `path`, from whose forecasts a run on `task` learns, with the share `weight` of the
+    loss.
 
     The loss against a predictive distribution G is the expected loss if truths were drawn from G (Hinton et al. 2015,
     arXiv:1503.02531, for classes): ∫ L(F, G⁻¹(τ)) dτ over the levels τ, by Gauss-Legendre quadrature with `NODES`
-    levels. For the CRPS this is the integrated squared difference of the distribution functions, plus a number that
-    depends on G only: it is smallest for F = G. So the teacher may be of any kind of distribution.
+    levels. For the CRPS this loss is the integrated squared difference of the distribution functions, plus a number
+    that depends on G only. Its minimum is at F = G, so the teacher may give any kind of distribution.
     """
 
     def __init__(self, path: str, task: Task, loss: Loss, weight: float | None = None) -> None:
@@ -77,7 +78,7 @@ class Teacher:
         return all_seen_dates(self._corrector.provenance)
 
     def place(self, domain: Domain) -> None:
-        """Move the teacher to the own tile of `domain`."""
+        """Move the teacher to this rank's tile of `domain`."""
         if domain.grid != self._corrector.grid:
             raise InputError(
                 f"teacher: {self.path} is on {self._corrector.grid} and the data on {domain.grid}; choose a teacher "
@@ -110,10 +111,11 @@ class Teacher:
             return forecast.quantile(self._levels.to(batch.ensemble))
 
     def mixed(self, of_truth: Tensor, loss_of: Callable[[Tensor], Tensor], quantiles: Tensor, truth: Tensor) -> Tensor:
-        """Return the loss of the truth and the mean loss of the teacher's quantiles, in the proportion of `weight`.
+        """Return the weighted mean of the truth's loss and the teacher's: `weight` for the mean over its quantiles.
 
-        `loss_of` returns the loss for a target like `truth` (B, T, H, W), in whose units the `quantiles` (K, B, T, H,
-        W) are. Cells without truth do not count; where the teacher has no forecast, the truth stands for it.
+        `loss_of` returns the loss for a target like `truth` (B, T, H, W); `quantiles` (K, B, T, H, W) have the units of
+        `truth`. Cells without truth do not count. Where the teacher has no forecast, its quantiles are replaced by the
+        truth.
         """
         of_teacher = torch.zeros_like(of_truth)
         for share, values in zip(self._shares, quantiles, strict=True):

@@ -25,10 +25,11 @@ from training.run.checkpoint_file import is_whole, keep_as, seal
 from training.run.run_summary import RunSummary
 
 SECONDS_BETWEEN_QUERIES = 2.0
-"""Ranks agree about this often whether to save or stop, and after every step if steps take longer."""
+"""Seconds between two agreements of the ranks whether to save or stop. They agree after every step if steps are
+longer."""
 BEFORE_VALIDATION = 60.0
-"""Seconds since the last checkpoint after which the last but one step of an epoch is saved: a signal during the
-validation then costs one step."""
+"""Seconds since the last checkpoint. If more have passed, the last but one step of an epoch is saved, so that a signal
+during the validation costs one step only."""
 
 
 class Checkpoints(Checkpoint):
@@ -46,16 +47,16 @@ class Checkpoints(Checkpoint):
         self._mesh, self._summary = mesh, summary
         self._seconds, self._saved = 60 * minutes, time.monotonic()
         self.start = self.lowest = self.latest = math.inf
-        """Validation losses before training, of the best weights, and of the latest epoch."""
+        """Validation losses of the initial weights, of the best weights, and of the latest epoch."""
         self.deferral = interruption.Deferral()
-        """What a signal waits for."""
+        """How long a signal is deferred, so that the current step can be saved."""
         self._step_began = time.monotonic()
         self._next_query, self._last_query = 0, (0, time.monotonic())
 
     def to_resume(self) -> Path | None:
         """Return the newest checkpoint that is whole, None to train from the first step; the first rank calls this.
 
-        Without whole checkpoints, files of the earlier training are removed: the run makes the same ones again.
+        Without whole checkpoints, files of the earlier training are removed: the run writes the same files again.
         """
         for path in (self.last, self.previous):
             if not path.exists():
@@ -84,7 +85,7 @@ class Checkpoints(Checkpoint):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Sample, batch_idx: int
     ) -> None:
-        """Start to measure the step."""
+        """Start timing the step."""
         self._step_began = time.monotonic()
 
     def on_train_batch_end(

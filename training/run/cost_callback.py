@@ -1,4 +1,4 @@
-"""CostCallback: tells a `RunSummary` what happens in a training by Lightning, and gives its figures to the loggers."""
+"""CostCallback: reports a training by Lightning to a `RunSummary`, and the summary's figures to the loggers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LOGGED = (
 class CostCallback(pl.Callback):
     """Counts samples and phases, and keeps the CRPS of each validation.
 
-    An epoch has `count` samples in batches of `batch_size`, those of all ranks together. `waited()` returns the seconds
-    that the training loop of this rank has waited for batches.
+    `count` samples of an epoch and `batch_size` are numbers for all ranks together. `waited()` returns the seconds that
+    the training loop of this rank has waited for batches.
     """
 
     def __init__(self, summary: RunSummary, count: int, batch_size: int, waited: Callable[[], float]) -> None:
@@ -46,18 +46,18 @@ class CostCallback(pl.Callback):
         self._before = self._summary.enter("validate")
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep the CRPS of the model, and in the first validation of a start also that of the raw ensemble."""
+        """Keep the CRPS of the model, and in the sanity check also that of the raw ensemble."""
         summary, metrics = self._summary, trainer.callback_metrics
         if trainer.sanity_checking and "val_crps_raw" in metrics:
             summary.references["raw"] = float(metrics["val_crps_raw"])
-        # A resumed run first validates the weights of its checkpoint, which are in the account already.
+        # A resumed run first validates the weights of its checkpoint, whose validation the summary has already.
         if not trainer.sanity_checking or trainer.ckpt_path is None:
             epoch = 0 if trainer.sanity_checking else trainer.current_epoch + 1
             summary.validated(epoch, trainer.global_step, float(metrics["val_loss"]), float(metrics["val_crps"]))
         summary.enter(self._before)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Give the figures of the run to the loggers, and print that the training waits for data."""
+        """Pass the figures of the run to the loggers, and print a message if the training waits for data."""
         if trainer.is_global_zero and (message := self._summary.waiting_message()):
             say(message)
         if trainer.is_global_zero and trainer.loggers:

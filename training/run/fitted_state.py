@@ -1,4 +1,4 @@
-"""The fitted state: what a run fits before its first training step, kept in the run folder for its next start.
+"""The fitted state: results of all fits before the first training step, kept in the run folder for a resumed run.
 
 A fit reads all training data once or several times. A resumed run reads its result from `fitted.safetensors` instead.
 """
@@ -28,7 +28,7 @@ _STATE, _TABLE, _ENDS = "state.", "table.", "ends."
 
 
 class FittedState:
-    """The file `path` with the fitted state of the run `run`; a damaged file and one of another run are not used."""
+    """The file `path` with the fitted state of the run `run`; a damaged file, or a file of another run, is ignored."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._path, self._run = path, run
@@ -51,7 +51,7 @@ class FittedState:
 
         def write() -> None:
             text = json.dumps(description)
-            # The library's own writing of files does not raise the OSError of a full disk.
+            # The library's function that writes files does not raise the OSError of a full disk.
             with atomic_write(self._path) as file:
                 file.write(save(tensors, {"fitted": text, "checksum": _checksum(text, tensors)}))
 

@@ -18,7 +18,7 @@ from data_pipeline.common.messages import say, warn
 from data_pipeline.sample import Sample
 
 JUMP = 30.0
-"""A batch whose loss is so many times that of the other batches of the epoch is said, with its forecasts."""
+"""If the loss of a batch is more than this many times that of the epoch's other batches, a line names its forecasts."""
 
 
 class LossHistory(pl.Callback):
@@ -37,7 +37,7 @@ class LossHistory(pl.Callback):
         self._rate = 0.0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Print the validation loss of the first weights of the run, or of the resumed ones."""
+        """Print the validation loss of the run's initial weights, or of the checkpoint's weights."""
         if trainer.sanity_checking:
             start = float(trainer.callback_metrics["val_loss"])
             if trainer.ckpt_path is None:
@@ -73,8 +73,8 @@ class LossHistory(pl.Callback):
             "val_loss": float(trainer.callback_metrics["val_loss"]),
         }
         pl_module.log("train_loss", row["train_loss"], logger=False)
-        # Not by Lightning, which would do it after the checkpoint of the epoch is saved. Points of an epoch have the
-        # number of its last step, like those of the validation.
+        # Lightning would log this after the checkpoint of the epoch is saved. The step of an epoch's points is its last
+        # step, as for the validation.
         for logger in trainer.loggers:
             logger.log_metrics(
                 {"train_loss": row["train_loss"], "epoch": trainer.current_epoch}, trainer.global_step - 1
@@ -99,7 +99,7 @@ class LossHistory(pl.Callback):
         )
 
     def _jump(self, score: float, weight: float) -> str | None:
-        """Return a sentence about the batch with the largest loss, if it is `JUMP` times that of all others."""
+        """Return a sentence about the batch with the largest loss, if it is `JUMP` times that of the other batches."""
         if self._largest is None:
             return None
         largest, own, own_weight, *starts = self._largest.tolist()
@@ -116,6 +116,6 @@ class LossHistory(pl.Callback):
         return {"rows": self._rows, "lowest": self._lowest, "sums": torch.as_tensor(self._sums).tolist()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore them from a checkpoint."""
+        """Restore the rows, the lowest validation loss and the sums from a checkpoint."""
         self._rows = list(state_dict["rows"])
         self._lowest, self._sums = state_dict["lowest"], state_dict["sums"]

@@ -1,11 +1,12 @@
 """Pruning: a run that is worse than the runs beside it stops early (asynchronous successive halving).
 
 The runs of a sweep have their folders in one folder. At the epochs `first_epoch`, `first_epoch * factor`, and so on
-(rungs), a run compares its lowest validation loss with those of the runs that reached the rung before it. It goes on if
-fewer than `factor` runs have reached the rung, or if it is among the best 1/`factor` of them. No run waits for another.
+(rungs), a run compares its lowest validation loss with the losses of the runs that reached the rung earlier. It goes on
+if fewer than `factor` runs have reached the rung, or if it is among the best 1/`factor` of them. No run waits for
+another.
 
-Reference: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020, arXiv:1810.05934. There a run
-waits for its promotion; here it stops, as in the ASHA scheduler of Ray Tune.
+Reference: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020, arXiv:1810.05934. There, a run
+pauses until it is promoted; here it stops, as in the ASHA scheduler of Ray Tune.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COMPARED = ("data", "task", "loss", "max_members", "fingerprint")
 
 @dataclass(frozen=True)
 class PruningOptions:
-    """The option `trainer.pruning`: runs are compared after `first_epoch` epochs, and after `factor` times as many."""
+    """The option `trainer.pruning`: runs are compared after `first_epoch` epochs, times 1, `factor`, `factor`², ..."""
 
     first_epoch: int = 1
     factor: int = 3
@@ -63,14 +64,14 @@ class PruningOptions:
 class Pruning(pl.Callback):
     """Stops a run that is worse than the runs beside it. `pruning.json` in the run folder keeps each decision.
 
-    A run that is killed and passes a rung again follows the decision that it made there.
+    A resumed run that reaches a rung again keeps the decision that it made there.
     """
 
     def __init__(self, options: PruningOptions, run_dir: Path, checkpoints: Checkpoints, mesh: Mesh) -> None:
         self._options, self._run_dir, self._checkpoints, self._mesh = options, run_dir, checkpoints, mesh
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """At a rung, compare and perhaps stop. `Checkpoints` saves afterwards: a pruned run can be continued."""
+        """At a rung, stop the run if others are better; `Checkpoints` saves it afterwards, so it can be continued."""
         epoch = trainer.current_epoch + 1
         if not self._options.is_rung(epoch) or epoch >= (trainer.max_epochs or 0):
             return
@@ -117,7 +118,7 @@ def pruned_message(run_dir: Path) -> str:
 
 
 def _losses_beside(run_dir: Path, epoch: int) -> Iterator[float]:
-    """Yield the losses at a rung of the other runs in the folder above that have comparable losses."""
+    """Yield the losses at a rung of the other runs in the parent folder, if their losses are comparable."""
     own = _comparable(run_dir)
     for file in sorted(run_dir.parent.glob(f"*/{PRUNING_RECORD}")):
         other = file.parent

@@ -30,7 +30,7 @@ WITHOUT_EFFECT = {
         "timeout_minutes",
     ),
 }
-"""Options that change the speed of a run, the work lost when it is killed or its end, but no step of its training."""
+"""Options that change the speed of a run, its end, or the work lost when it is killed, but no step of the training."""
 
 RUN_FORMAT = 3
 """Format of options and checkpoints in a run folder. Runs of another format are refused, not resumed."""
@@ -42,7 +42,7 @@ MARKER, CURVES, SUMMARY, LOGGERS, MEMORY_PLAN = (
     "loggers.json",
     "memory_plan.json",
 )
-"""With `FITTED_FILE`, the files that a run writes before its first training step, the marker first."""
+"""Together with `FITTED_FILE`, the files that a run writes before its first training step, the marker first."""
 OF_LOGGERS = ("mlruns", "wandb")
 """Folders of loggers; they hold entries of other runs too, and are never removed."""
 
@@ -118,7 +118,7 @@ def resumable(run_dir: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            # From libraries that write files themselves: checkpoints, TensorBoard's events.
+            # Raised by libraries that write files themselves: checkpoints, TensorBoard's events.
             raise disk_error(error, run_dir) or error from None
     except DiskFullError as error:
         raise InterruptedRunError(f"{error}; then run the same command again to resume") from None
@@ -128,7 +128,7 @@ def resumable(run_dir: Path) -> Iterator[None]:
         created = _names(run_dir) - before
         files = {MARKER, LOCK_NAME, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN}
         if MARKER in created and created <= {*files, CURVES, *OF_LOGGERS}:
-            # All ranks on this file system run this.
+            # All ranks that share this file system run this, so another rank may have removed a file already.
             for name in files - {LOCK_NAME}:
                 (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:

@@ -22,7 +22,7 @@ from training.optimization.loss import Loss
 
 
 class RunStatistics:
-    """The files of statistics in a `folder`; none without a folder. A file is used if the run needs it."""
+    """The statistics in the files of `folder`; none if `folder` is None. A file is used if the run needs it."""
 
     def __init__(self, folder: str | Path | None) -> None:
         self.folder = None if folder is None else Path(folder)
@@ -80,7 +80,7 @@ class RunStatistics:
     def normalization(
         self, train: ForecastDataset, dates: Dates, fingerprint: str, moments: bool
     ) -> NormalizationData | None:
-        """Return the normalisation of the training samples; refuse one of other samples. None if there is none."""
+        """Return the folder's normalisation, None if it has none; refuse one made of other samples than `train`."""
         if (path := self._files.get("normalization")) is None:
             return None
         file, remedy = load_for_run(path, "normalization", dates, fingerprint, train.grid), remedy_for("normalization")

@@ -22,18 +22,19 @@ from training.run.run_folder import SUMMARY
 SUMMARY_FORMAT = 1
 PHASES = ("start", "fit", "train", "validate", "save")
 PASSED = 0.999
-"""Ratio of CRPS to that of a reference from which on a validation has passed it; rounding differs by less."""
+"""A validation has passed a reference if its CRPS is at most this many times the reference's; rounding differs by
+less."""
 WAITING, WAITING_SECONDS = 0.1, 60.0
-"""Share of the training, and seconds, from which on waiting for data is worth a message."""
+"""Least share of the training time, and least seconds, of waiting for data that give a message."""
 GAIN = 0.9
 """Share of the final gain over the raw ensemble in `time_to_crps.gain90`."""
 
 
 class RunSummary:
-    """Accounts for the time of a run by phases, and for what it used, and writes `summary.json`.
+    """Records the time of a run by phase and the resources that it used, and writes `summary.json`.
 
-    The phase `start` begins with the command, before this object is made. All ranks call `collect`
-    together; the first rank writes the file, then and about once a minute.
+    The phase `start` begins with the command, before this object is made. All ranks call `collect` together; the first
+    rank writes the file, then and about once a minute.
     """
 
     def __init__(self, run_dir: Path, meter: CostMeter, mesh: Mesh) -> None:
@@ -47,7 +48,7 @@ class RunSummary:
         self.samples, self.waiting = 0, 0.0
         """Samples of all ranks that were trained on in this start, and the seconds that this rank waited for them."""
         self.advice = ""
-        """What makes the data faster to read, "" if nothing does."""
+        """Advice how to read the data faster, "" if there is none."""
         self._crps: float | None = None
         self._others: list[Usage] = []
         self._slowest = 0.0
@@ -63,7 +64,7 @@ class RunSummary:
 
     def __exit__(self, *exception: object) -> None:
         self.meter.report = None
-        # After an error, which may be that of a lost rank or a full disk, other ranks are not asked.
+        # After an error, such as a lost rank or a full disk, other ranks may not answer: no `collect` here.
         with suppress(Exception):
             self.write()
 
@@ -77,7 +78,7 @@ class RunSummary:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Count the block as this phase."""
+        """Count the time of the block to this phase."""
         before = self.enter(phase)
         try:
             yield
@@ -93,7 +94,7 @@ class RunSummary:
         """Keep the result of a validation; all ranks call this together."""
         self.collect()
         with self._lock:
-            # A checkpoint after the last step of an epoch is before its validation, which a resumed run repeats.
+            # A run that resumes from a checkpoint after the last step of an epoch repeats the validation of this epoch.
             self._validations = [each for each in self._validations if each["epoch"] < epoch]
             total = self.describe()
             self._validations.append(
@@ -116,7 +117,7 @@ class RunSummary:
                 self._slowest = max(waiting for _, waiting in found)
 
     def waiting_message(self) -> str:
-        """Return how long this start has waited for data and the advice, once; "" while that is short."""
+        """Return, once, how long this process has waited for data, with the advice; "" if that was short."""
         with self._lock:
             self.enter(self._phase)
             train = self._seconds["train"]
@@ -201,10 +202,10 @@ def best_validation(validations: Sequence[Mapping[str, Any]]) -> Mapping[str, An
 def time_to_crps(
     validations: Sequence[Mapping[str, Any]], references: Mapping[str, float]
 ) -> dict[str, dict[str, float | None] | None]:
-    """Return seconds and kWh until the CRPS of a validation was at most `PASSED` times those of the references.
+    """Return seconds and kWh until the CRPS of a validation was at most `PASSED` times that of each reference.
 
-    `gain90` is for the first validation that has nine tenths of the gain of the best one over the raw ensemble. An
-    entry is None if no validation has passed the reference, or if there is no reference.
+    `gain90` is for the first validation with nine tenths of the best validation's gain over the raw ensemble. An entry
+    is None if no validation has passed the reference, or if there is no reference.
     """
     limits = {name: PASSED * references[name] if name in references else None for name in ("raw", "emos")}
     raw, best = references.get("raw"), best_validation(validations).get("crps")
@@ -257,7 +258,7 @@ def read_summary(file: Path) -> dict[str, Any]:
 
 
 def write_summary(file: Path, summary: Mapping[str, Any]) -> None:
-    """Write a summary; waiting for the disk delayed Ctrl-C by up to 12 s on a busy one."""
+    """Write a summary; only a finished one waits for the disk, which delayed Ctrl-C by up to 12 s on a busy disk."""
     with atomic_write(file, "w", durable=summary["finished"]) as stream:
         json.dump(summary, stream, indent=2)
         stream.write("\n")
@@ -287,12 +288,12 @@ def _largest(*values: int | None) -> int | None:
 
 
 def _mean(*parts: tuple[float | None, float]) -> float | None:
-    """Return the mean of the values that are known, by their weights."""
+    """Return the weighted mean of the known values, None without any."""
     known = [(value, weight) for value, weight in parts if value is not None]
     total = sum(weight for _, weight in known)
     return sum(value * weight for value, weight in known) / total if total else None
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a number that JSON has: no NaN, no infinity."""
+    """Return a number that JSON can hold: None in place of NaN and infinity."""
     return value if value is not None and math.isfinite(value) else None

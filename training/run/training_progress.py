@@ -14,13 +14,13 @@ from data_pipeline.sample import Sample
 class TrainingProgress(pl.Callback):
     """Shows how many batches are done, of all epochs, and how many of a validation.
 
-    Early stopping may end the training sooner: the remaining time is that of all epochs.
+    The remaining time is computed for all epochs; early stopping may end the training sooner.
     """
 
     def __init__(self) -> None:
         self._entered: list[Progress] = []
         self._training: Progress | None = None
-        """The training until its first batch, when the position of a resumed run is known."""
+        """The training's `Progress` until the first batch shows where a resumed run continues; None from then on."""
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the validation."""
@@ -58,7 +58,7 @@ class TrainingProgress(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Sample, batch_idx: int
     ) -> None:
-        """Take over the position at which a resumed run continues."""
+        """Set the progress to the position at which a resumed run continues."""
         if self._training:
             self._training.resume(_position(trainer, batch_idx))
             self._training = None
@@ -71,11 +71,11 @@ class TrainingProgress(pl.Callback):
         self._entered[-1].reach(_position(trainer, batch_idx + 1), f"epoch {trainer.current_epoch + 1}{epochs}")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave the training."""
+        """Close the progress of the training."""
         self._leave()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Leave everything: the run ends."""
+        """Close every open progress: the run ends."""
         while self._entered:
             self._leave(exception)
 
@@ -88,7 +88,7 @@ class TrainingProgress(pl.Callback):
 
 
 def _position(trainer: pl.Trainer, batches: int) -> int:
-    """Return the number of batches in all epochs before the current one, and `batches` of this one."""
+    """Return the number of batches in all epochs before the current one, plus `batches` of the current one."""
     return trainer.current_epoch * (_finite(trainer.num_training_batches) or 0) + batches
 
 

@@ -1,1 +1,1 @@
-"""One step of a training: batches, forward and backward pass, averages of weights, the mesh that shares them."""
+"""One step of a training: batches, forward and backward pass, averages of weights, and data-parallel training."""

@@ -54,7 +54,7 @@ def _checkpointed(block: nn.Module, forward: Callable[..., Any], *inputs: Any) -
 
 @contextmanager
 def _recomputing(block: nn.Module, masks: AbstractContextManager[None]) -> Iterator[None]:
-    """Recompute a block as in the forward pass: same dropout masks, no second update of running means or terms."""
+    """Recompute a block as in the forward pass: same dropout masks, no second update of running means or loss terms."""
     counts = [layer._buffers for layer in block.modules() if isinstance(layer, _BatchNorm)]
     before = [dict(buffers) for buffers in counts]
     for buffers in counts:

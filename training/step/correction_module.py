@@ -40,8 +40,8 @@ class CorrectionModule(pl.LightningModule):
     reads learning rate, weight decay, optimizer, scheduler and seed from `options`; the number of steps is the
     Trainer's. Give the number of `batches` of an epoch if their loader has a state: `estimated_stepping_batches` of a
     resumed Trainer prevents Lightning from restoring that state. `raw` returns the raw ensemble of a normalised batch;
-    its CRPS is computed in the sanity check, whose validation reads the same samples as all others. The loss against
-    the forecasts of a `teacher` is a part of the training loss, and not of the validation.
+    its CRPS is computed once, in the sanity check, which reads all validation samples. The loss against the forecasts
+    of a `teacher` is part of the training loss, but not of the validation loss.
     """
 
     area: Tensor
@@ -61,16 +61,16 @@ class CorrectionModule(pl.LightningModule):
         self.loss, self._batches, self._raw = loss or CRPS(), batches, raw
         self._teacher = teacher
         self.local = False
-        """Whether a step is local: its loss is that of the own data rank's samples (`training.step.local_steps`)."""
+        """Whether a step is local: its loss covers the samples of this data rank only (`training.step.local_steps`)."""
         self._has_loss_terms = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[dict[str, Tensor]] = []
         self.micro_batch: int | None = None
-        """Forecasts that are computed at a time; None: all of a batch. `training.memory.memory_plan` sets it."""
+        """Number of forecasts computed at a time; None for a whole batch. `training.memory.memory_plan` sets it."""
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Copy a batch to a GPU while it computes the step before."""
+        """Copy a batch to a GPU while the GPU computes the previous step."""
         if isinstance(batch, Sample):
             return copy_batch(batch, device)
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
@@ -78,7 +78,7 @@ class CorrectionModule(pl.LightningModule):
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return this rank's share of the loss, times the number of ranks, and the sums over all ranks.
 
-        In a local step, "all ranks" are those of the own data rank.
+        In a local step, "all ranks" are the ranks of this data rank.
         """
         if self.micro_batch is not None:
             return self._step_in_parts(batch, index)
@@ -95,7 +95,8 @@ class CorrectionModule(pl.LightningModule):
         return self.mesh.sum_of_tiles(x) if self.local else self.mesh.sum(x)
 
     def _step_in_parts(self, batch: Sample, index: int) -> dict[str, Tensor]:
-        """Like `training_step`, with micro-batches; the gradients of all but the last one are added here.
+        """Return the result of `training_step`, computed in micro-batches; add up the gradients of all but the last
+        here.
 
         The weights of all forecasts are summed first, so that the gradient is that of the whole batch, whatever the
         number of cells with truth in each micro-batch. DDP exchanges gradients in the backward pass of the last one.
@@ -115,12 +116,12 @@ class CorrectionModule(pl.LightningModule):
                 value, _ = self.training_loss(part)
             own = value / clamp_to_tiny(total)
             if share is not None:
-                # A part that only fills up the number of parts does not train gates.
+                # A part that only makes up the number of parts must not train gates.
                 own = own + loss_terms(model) * share * (number < forecast_parts)
             own = (own * ranks).to(value)
             score, whole = score + value.detach().double(), whole + own.detach()
             if number + 1 < len(parts):
-                # As in Lightning's backward pass, which is not inside autocast.
+                # Lightning's backward pass is not inside autocast either.
                 with torch.autocast(own.device.type, enabled=False):
                     (own / accumulated).backward()
         return {"loss": own + (whole - own.detach()), "sums": torch.stack([self._sum_of_step(score), total])}
@@ -133,8 +134,8 @@ class CorrectionModule(pl.LightningModule):
     def _micro_batches(self, batch: Sample) -> list[Sample]:
         """Return a batch in parts of at most `micro_batch` forecasts, as even as possible.
 
-        Sharded weights are gathered in every pass. All ranks then have the same number of parts; parts without truth
-        fill it up.
+        If weights are sharded, every pass gathers them, so all ranks need the same number of parts: parts without truth
+        make up the number.
         """
         if self.micro_batch is None:
             return [batch]
@@ -151,14 +152,14 @@ class CorrectionModule(pl.LightningModule):
 
     @torch.no_grad()
     def _sum_of_weights(self, part: Sample) -> Tensor:
-        """Return the second result of `weighted_loss`, without a forecast."""
+        """Return the sum of weights that `weighted_loss` returns, without computing a forecast."""
         target = self._normalised(part).target
         return weights_of_cells(self.loss, target, self.corrector.domain.cut(self.area)).sum()
 
     def _share(self, forecasts: int, weight: Tensor) -> Tensor:
         """Return the weight of each of this rank's `forecasts` in the mean over the forecasts of all ranks.
 
-        Ranks that get no forecast, because the batch is too small, have no truth, and their terms do not count.
+        If the batch is too small, some ranks get no forecast. They have no truth, and their terms do not count.
         """
         mesh = self.mesh
         known = torch.zeros(mesh.data, 2, dtype=torch.float64, device=weight.device)
@@ -173,7 +174,7 @@ class CorrectionModule(pl.LightningModule):
         self._validated = []
 
     def validation_step(self, batch: Sample, index: int) -> None:
-        """Keep loss and CRPS of a batch of validation years, on their device."""
+        """Keep loss and CRPS of a validation batch on its device."""
         for part in self._micro_batches(batch):
             self._validated.append(self._validation_sums(part))
 
@@ -198,7 +199,7 @@ class CorrectionModule(pl.LightningModule):
             self.log(name, value / clamp_to_tiny(weight), sync_dist=foreign)
 
     def training_loss(self, batch: Sample) -> tuple[Tensor, Tensor]:
-        """Return `weighted_loss` of the training: of the truth and, with a teacher, of the teacher's forecasts."""
+        """Return the weighted sum of the loss, including a teacher's part, and the sum of the weights."""
         sample = self._normalised(batch)
         forecast = self.corrector.model(sample)
         value, weight = self._weighted(self.loss, forecast, sample)
@@ -216,13 +217,13 @@ class CorrectionModule(pl.LightningModule):
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of a loss over this rank's tile of a batch, and the sum of the weights.
 
-        The loss is that of the corrector's model, or of another `model`.
+        `model` replaces the corrector's model if it is given.
         """
         sample = self._normalised(batch)
         return self._weighted(loss, (self.corrector.model if model is None else model)(sample), sample)
 
     def _normalised(self, batch: Sample) -> Sample:
-        """Return a batch in normalised units, with truth only where it counts."""
+        """Return a batch in normalised units, with truth only in the cells that are verified."""
         truth = verifiable(batch, self.corrector.task.target_channels)
         normalised: Sample = self.corrector.normalizer(batch._replace(target=truth))
         return normalised
@@ -233,7 +234,7 @@ class CorrectionModule(pl.LightningModule):
 
     @torch.no_grad()
     def summed_loss(self, loss: Loss, batch: Sample, model: Callable[[Sample], Distribution] | None = None) -> Tensor:
-        """Return both results of `weighted_loss` as one tensor in float64, computed in micro-batches."""
+        """Return the two sums of `weighted_loss` as one tensor in float64, computed in micro-batches."""
         parts = self._micro_batches(batch)
         return torch.stack([torch.stack(self.weighted_loss(loss, part, model)).double() for part in parts]).sum(0)
 
@@ -245,13 +246,13 @@ class CorrectionModule(pl.LightningModule):
     def on_train_batch_start(self, batch: Sample, batch_idx: int) -> None:
         """Seed the random numbers of the batch (dropout) by seed and step, so that a resumed run is the same run.
 
-        All ranks get the same seed; layers name their random numbers by sample and cell.
+        All ranks get the same seed; layers derive their random numbers from it by sample and cell.
         """
         part = batch_idx % self.trainer.accumulate_grad_batches
         seed = self.options.seed * 1_000_003 + self.global_step + 1_000_000_007 * part
         # Not `torch.manual_seed`: without a GPU it keeps a stack trace for each kind of device, 5 ms in every step.
         torch.default_generator.manual_seed(seed)
-        # Callbacks and models of users may draw from these.
+        # Callbacks and models of users may draw from these generators.
         np.random.seed(seed % 2**32)  # noqa: NPY002
         random.seed(seed)
         if torch.cuda.is_available():

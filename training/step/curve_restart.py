@@ -1,4 +1,4 @@
-"""Curves of a run that was stopped: each point once, whatever was written after the last checkpoint."""
+"""Curves of a resumed run in the loggers: each point appears once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 
 class CurveRestart(pl.Callback):
-    """Writes out what all loggers hold before a checkpoint is saved, and tells TensorBoard where a resumed run begins.
+    """Flushes all loggers before a checkpoint is saved, and tells TensorBoard at which step a resumed run begins.
 
-    Without the first, points before the checkpoint could be lost with the process. Without the second, TensorBoard
-    would show the points between the checkpoint and the stop twice.
+    Without the flush, a killed process could lose points before the checkpoint. Without the step, TensorBoard would
+    show the points between the checkpoint and the stop twice.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -23,13 +23,13 @@ class CurveRestart(pl.Callback):
 
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
-                # Points of a step have the number of steps before it.
+                # The step of a point is the number of steps before it.
                 start = Event(step=trainer.global_step, session_log=SessionLog(status=SessionLog.START))
                 logger.experiment.file_writer.add_event(start)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Write out the points until now."""
+        """Flush all loggers."""
         for logger in trainer.loggers:
             logger.save()

@@ -35,7 +35,7 @@ from training.run.trainer_options import TrainerOptions
 
 
 class TrainingData(NamedTuple):
-    """Training samples, and training and validation samples as this rank's share of batches that are read ahead."""
+    """Training samples, and the training and validation batches of this rank, which are read ahead."""
 
     train: Tiers
     train_batches: Prefetcher
@@ -59,7 +59,7 @@ def open_training_data(
         val_batches = None
         if val is not None:
             in_turn = SampleOrder(len(val), size, ranks=mesh.data, shuffle=False)
-            # Each rank reads the same validation samples in every epoch: peers have nothing to offer.
+            # Each rank reads the same validation samples in every epoch, so other ranks' caches would not help.
             val_tiers = stack.enter_context(Tiers(val, val_budget[0], in_turn, rank=rank, name=names[1]))
             val_batches = stack.enter_context(Prefetcher(val_tiers, in_turn, rank))
         train_batches = stack.enter_context(Prefetcher(train_tiers, shuffled, rank))
@@ -67,7 +67,7 @@ def open_training_data(
 
 
 def _peers(mesh: Mesh, key: str) -> SocketPeers | None:
-    """Return the ranks with the same tile of other samples, whose caches can be read."""
+    """Return the ranks with the same tile and other samples, whose caches this rank can read; None without any."""
     if mesh.data == 1 or mesh.store is None:
         return None
     one_machine = mesh.local_ranks == mesh.ranks

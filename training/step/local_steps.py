@@ -5,7 +5,7 @@
 The first part of a run is synchronous: each step uses the gradient of the whole batch. After it, the ranks of one data
 rank use the gradient of their own samples, and every `trainer.local_steps` steps all data ranks take the mean of their
 weights. Tiles of the same samples still exchange cells and sum gradients in every step, so a step is exact whatever the
-number of tiles. Optimizer states stay those of each data rank.
+number of tiles. Each data rank keeps its own optimizer state.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ class LocalSteps(pl.Callback):
     The last step of an epoch ends with an average too, because validation and `best.ckpt` need weights that all ranks
     share. A moving average of the weights is linear in the weights, so its mean is taken only there.
 
-    A checkpoint holds the mean of the weights, optimizer states and moving averages of all data ranks, as the state of
-    any mesh, and beside it the own state of each data rank. On as many data ranks a run resumes with these, exactly; on
-    another number of data ranks it resumes with the mean. This callback is before `WeightAverage` and `LossHistory`.
+    A checkpoint holds the mean of the weights, optimizer states and moving averages of all data ranks, which any mesh
+    can use, and beside it the state of each data rank. With the same number of data ranks, a run resumes exactly, from
+    these states; with another number, it resumes from the mean. This callback must run before `WeightAverage` and
+    `LossHistory`.
     """
 
     def __init__(self, mesh: Mesh, interval: int, fraction: float, average: WeightAverage | None) -> None:
         self._mesh, self._interval, self._fraction, self._average = mesh, interval, fraction, average
         self._first_local = 0
         self._sums = torch.zeros(2, dtype=torch.float64)
-        """Sums of the loss since the last average, of the own data rank."""
+        """Sums of this data rank's loss since the last average."""
         self.averages = 0
         """Number of averages of the weights in this process."""
 
@@ -73,7 +74,7 @@ class LocalSteps(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
-        """Average the weights if it is due. The sums of the loss of all data ranks are `outputs["sums"]` only then."""
+        """Average the weights if it is due; only then `outputs["sums"]` holds the loss of all data ranks, else 0."""
         assert isinstance(pl_module, CorrectionModule)
         if not pl_module.local:
             return
@@ -114,7 +115,7 @@ class LocalSteps(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take the state of the own data rank, or the mean if the number of data ranks has changed."""
+        """Take the state of this data rank, or the mean if the number of data ranks has changed."""
         states = checkpoint.get(KEY)
         if not states:
             return
@@ -164,7 +165,7 @@ def take_mean(tensors: list[Tensor], mesh: Mesh) -> None:
 
 
 def mean_of(states: list[Any]) -> Any:
-    """Return the mean of nested states of the same structure; what is no number with decimals is that of the first."""
+    """Return the mean of nested states of the same structure; anything but a float tensor is taken from the first."""
 
     def mean(*values: Any) -> Any:
         first = values[0]

@@ -2,9 +2,9 @@
 
     seconds of a step = operations / rate + operators * launch + messages * latency + bytes / bandwidth
 
-as in docs/scaling.md. The model is built on the device `meta` for a tile of each possible mesh and run once, so that
-operations, operators and messages are counted, not assumed. The backward pass counts as two forward passes, and sends
-what the forward pass sends. `MACHINES` has the rates.
+docs/scaling.md explains this formula. The model is built on the device `meta` for a tile of each possible mesh and run
+once, so that operations, operators and messages are counted, not assumed. The backward pass counts as two forward
+passes, and sends what the forward pass sends. `MACHINES` has the rates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from training.run.trainer_options import TrainerOptions
 
 @dataclass(frozen=True)
 class MachineRates:
-    """How fast a rank computes and sends."""
+    """The rates at which a rank computes and sends."""
 
     operations: float
     """Floating-point operations per second of a training step."""
@@ -50,8 +50,9 @@ MACHINES = {
     "cpu": MachineRates(operations=4.6e10, launch=3.0e-6, latency=1.3e-3, bandwidth=230e6),
     "gpu": MachineRates(operations=40e12, launch=10e-6, latency=12e-6, bandwidth=45e9),
 }
-"""Rates by kind of device. CPUs: one thread and gloo, fitted to the measurements in docs/scaling.md. GPUs: assumed,
-single precision of an H100, the start of a kernel, the slower of its two links, because no GPU was available."""
+"""Rates by kind of device. The CPU rates are fitted to the measurements in docs/scaling.md, with one thread and gloo.
+The GPU rates are assumed, because no GPU was available: single precision of an H100, the time to start a kernel, and
+the slower of its two links."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,9 @@ def settle_mesh(
 
 
 def first_shape(options: TrainerOptions) -> Sequence[int]:
-    """Return the shape of the mesh that the ranks start with; with `auto`, its number of ranks is final.
+    """Return the shape of the mesh that the ranks start with; with `auto`, only its number of ranks is final.
 
-    That is the number of processes that a launcher has started, else of GPUs, else one.
+    This number is the number of processes that a launcher has started, else of GPUs, else 1.
     """
     if options.mesh != AUTO:
         return cast(Sequence[int], options.mesh)
@@ -111,7 +112,7 @@ def first_shape(options: TrainerOptions) -> Sequence[int]:
 
 
 def uses_gpus(options: TrainerOptions) -> bool:
-    """Return whether the options ask for GPUs that are there."""
+    """Return whether the options allow GPUs and this machine has some."""
     return options.accelerator != "cpu" and torch.cuda.is_available()
 
 
@@ -124,7 +125,7 @@ def choose_mesh(
     members: int,
     machine: MachineRates,
 ) -> tuple[tuple[int, int, int, int], str]:
-    """Return the mesh of so many ranks with the shortest estimated step, and a line for the user that says why.
+    """Return the mesh of `ranks` ranks with the shortest estimated step, and a line for the user that says why.
 
     `build` returns the model on a domain. Raise InputError if the model can be estimated on no mesh.
     """
@@ -138,14 +139,14 @@ def choose_mesh(
             f"trainer.mesh=auto finds no mesh of {ranks} ranks for this model and trainer.batch_size={batch_size}; "
             "start fewer processes, or write the numbers of trainer.mesh"
         )
-    # Of equal estimates the first: samples are shared before tiles, and tiles before channels.
+    # The sort is stable. Of equal estimates the first wins: samples are shared before tiles, and tiles before channels.
     found.sort(key=lambda estimate: estimate.seconds)
     others = f"; next {found[1]}" if len(found) > 1 else ""
     return found[0].shape, f"trainer.mesh=auto, best of {len(found)} estimates for {ranks} ranks: {found[0]}{others}"
 
 
 def possible_meshes(ranks: int, batch_size: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield all meshes of so many ranks, with at most one data rank for each sample of a batch."""
+    """Yield all meshes of `ranks` ranks, with at most one data rank for each sample of a batch."""
     for data in _divisors(ranks):
         for bands in _divisors(ranks // data):
             for sectors in _divisors(ranks // data // bands):
@@ -164,7 +165,7 @@ def estimate_step(
 ) -> MeshEstimate | None:
     """Return the estimate of a mesh; None if the model refuses it, has no layers for its channel axis, or reads values.
 
-    The rank is one in the middle, which has neighbours on all sides.
+    The estimate is for a rank in the middle, which has neighbours on all sides.
     """
     data, bands, sectors, channels = shape
     tiles = bands * sectors * channels
@@ -197,7 +198,7 @@ def estimate_step(
 
 
 class CallCounter(TorchDispatchMode):
-    """Counts calls of operators, and messages and the bytes that the own rank sends in those of `models.parallel`."""
+    """Counts operator calls, and the messages and bytes that this rank sends in the operators of `models.parallel`."""
 
     def __init__(self) -> None:
         super().__init__()

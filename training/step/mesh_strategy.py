@@ -126,7 +126,7 @@ class FixedBuckets(DistributedDataParallel):
         self.reducer._rebuild_buckets()
 
     def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
-        # Last layers first, as their gradients come: a bucket is sent while earlier layers are differentiated.
+        # Last layers first, in the order of their gradients: a bucket is sent while earlier layers are differentiated.
         parameters, sparse = super()._build_params_for_reducer()
         return parameters[::-1], sparse[::-1]
 
@@ -215,8 +215,8 @@ def shard(
 ) -> None:
     """Shard every weight of `model` over all ranks (FSDP); each block gathers its weights when it is used.
 
-    With a smaller `group`, each so many neighbouring ranks, such as the GPUs of a node, hold the weights once; the
-    groups add their gradients (HSDP). Weights are then gathered inside a group only.
+    With a smaller `group`, each group of this many neighbouring ranks, such as the GPUs of a node, holds the weights
+    once, and the groups add their gradients (HSDP). Weights are then gathered inside a group only.
     """
     policy = policy or shard_precision("32-true")
     if group is not None and group < ranks:
