@@ -34,7 +34,7 @@ def build(node: Any, **objects: Any) -> Any:
 
 
 def plain(node: Any) -> Any:
-    """Return a YAML node as plain dicts and lists, resolved."""
+    """Return a YAML node as plain dicts and lists, with its interpolations resolved."""
     from conf.hydra_command import plain_node
 
     return plain_node(node)
@@ -76,7 +76,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
 def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callable[[], None]]:
     """Return a decorator that turns `function(options)` into the command with the options of `conf/NAME.yaml`.
 
-    The options are plain dicts and lists. Hydra reads the command line only where it uses more of Hydra's grammar.
+    The options are plain dicts and lists. Hydra reads the command line only if it uses more of Hydra's grammar.
     """
 
     def decorate(function: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
@@ -127,7 +127,7 @@ def _run_by_hydra(name: str, purpose: str, function: Callable[[DictConfig], None
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Print the one line of a user error in the block, and exit with its code."""
+    """Print a user error in the block as one line, and exit with its code."""
     try:
         interruption.install()
         yield
@@ -143,7 +143,7 @@ def reporting() -> Iterator[None]:
 
 
 def leave(error: InputError) -> NoReturn:
-    """Print the one line and exit."""
+    """Print the error as one line and exit."""
     # One write: a launcher compares whole lines, and the process may be killed.
     print(f"error: {' '.join(str(error).split())}\n", end="", file=sys.stderr, flush=True)
     if interruption.requested():

@@ -2,7 +2,7 @@
 
 `read_options` understands `KEY=VALUE` with scalars, text, lists and mappings. It raises `NeedsHydraError` for the rest
 of the grammar (hydra.cc/docs/advanced/override_grammar/basic): flags, `+KEY`, `~KEY`, interpolations, functions,
-sweeps, options that are given twice, and values that Hydra refuses. A property test compares both.
+sweeps, options that are given twice, and values that Hydra refuses. A property test compares it with Hydra.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TOKENS = {
         "quoted": r"\"[^\"\\]*\"|'[^'\\]*'",
     }.items()
 }
-"""The lexer of Hydra's values. The longest token counts, of equally long ones the first."""
+"""The lexer of Hydra's values. The longest match is taken; of equally long matches, the first."""
 _END = ("", "")
 _CLOSING = ("comma", "]", "}", "")
 _SCALARS: dict[str, Callable[[str], Any]] = {
@@ -63,7 +63,7 @@ Token = tuple[str, str]
 
 
 class NeedsHydraError(Exception):
-    """An argument that only Hydra understands, or refuses."""
+    """An argument that only Hydra can read, or that Hydra refuses."""
 
 
 def read_options(name: str, words: Sequence[str]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def has_groups(name: str) -> bool:
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """Return the options of `conf/NAME.yaml`, without those of Hydra."""
+    """Return the options of `conf/NAME.yaml`, without Hydra's own options."""
     values = yaml.safe_load(_path(name).read_text())
     return {key: value for key, value in values.items() if key not in ("defaults", "hydra")}
 
@@ -116,7 +116,7 @@ def _path(name: str) -> Path:
 def _assignment(word: str) -> tuple[str, Any]:
     """Return key and value of a word KEY=VALUE."""
     found = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_-]*)=[ \t]*(.*)", word, re.DOTALL)
-    # A text with ${ is an interpolation, also within quotes, and ??? a missing value anywhere.
+    # `${` makes a text an interpolation, also within quotes; `???` anywhere makes it a missing value.
     if not found or "${" in word or UNSET in word:
         raise NeedsHydraError(word)
     try:
@@ -147,7 +147,7 @@ def format_value(value: str | int | Sequence[str]) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """Return the value that Hydra reads from `text`; `ValueError` for one that only Hydra understands or refuses."""
+    """Return the value that Hydra reads from `text`; raise `ValueError` if only Hydra can read or refuse it."""
     if not text:
         return ""
     tokens = [*_tokens(text), _END]

@@ -1,4 +1,4 @@
-"""Commands that Hydra runs: they find their YAML files, change options and report its errors as one sentence."""
+"""Commands that Hydra runs: its search path, the options that it reads, and its errors as one sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Packages(SearchPathPlugin):
     """Lets Hydra find the YAML files of installed packages that register models, for example under `model=NAME`."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folders of these packages to this project's own."""
+        """Append the folders of these packages to the folder of this project."""
         for module, folder in conf_folders(Path(__file__).parent).items():
             search_path.append(module, f"file://{folder}")
 
@@ -69,7 +69,7 @@ def own_words() -> list[str]:
 
 
 def shared_words(groups: Sequence[str], settings: Mapping[str, Sequence[object]]) -> list[str]:
-    """Return the words with which `prepare` chooses the same `groups` of options, changed as by this command.
+    """Return the words that make `prepare` use the same `groups` of options as this command.
 
     `settings` are the values of options that an experiment may have set. The list is empty outside a command.
     """
@@ -88,7 +88,7 @@ def shared_words(groups: Sequence[str], settings: Mapping[str, Sequence[object]]
 
 
 def composed(name: str, words: Sequence[str], **options: Any) -> DictConfig:
-    """Return the options that Hydra reads for a verb; `options` are those of `hydra.compose`."""
+    """Return the options that Hydra reads for a verb; `options` are passed to `hydra.compose`."""
     with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
         return compose(name, list(words), **options)
 
@@ -102,7 +102,7 @@ def composed_options(name: str, words: Sequence[str], wanted: Sequence[str]) -> 
 
 
 def explain_hydra(error: BaseException, chain: Sequence[BaseException]) -> InputError | None:
-    """Return the error for the user if an error, whose causes are `chain`, is a wrong option, else None."""
+    """Return the error for the user if `error`, whose causes are `chain`, means a wrong option, else None."""
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and link.key is not None:
             return InputError(_configuration_sentence(link))

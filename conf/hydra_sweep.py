@@ -38,11 +38,11 @@ from models.parallel.mesh_shape import mesh_shape
 PLUGINS = "hydra_plugins.deepweather"
 """Module name of these plugins: Hydra instantiates plugins of `hydra_plugins` only."""
 DRAWS_PER_TRIAL = 100
-"""Draws after which too few different runs were found, for options with few values."""
+"""Draws per run that is asked for. Options with few values may have fewer different runs; drawing then stops."""
 
 
 class OptionSweeper(Sweeper):
-    """All combinations of the values of the command line, or `trials` random ones."""
+    """Runs all combinations of the values on the command line, or `trials` random combinations."""
 
     __module__ = PLUGINS
 
@@ -128,10 +128,10 @@ def _draw(override: Override, generator: random.Random) -> str:
 
 
 class RunLauncher(Launcher):
-    """A launcher whose runs are commands of their own; subclasses say where these run."""
+    """A launcher that starts each run as a command of its own; a subclass says where."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what names the folders: the options of the command line, and whether the verb has a run folder."""
+        """Keep the options of the command line and the name of the verb, from which the folders of the runs follow."""
         self.context, self.config, self.verb = hydra_context, config, str(config.hydra.job.config_name)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -200,7 +200,7 @@ class SlurmLauncher(RunLauncher):
         run_as_jobs(runs, folder, self.job_options(), self.ranks, self.wait)
 
     def job_options(self) -> JobOptions:
-        """Return the options of the jobs: of the command line, else of the site file, else the defaults."""
+        """Return the options of the jobs, from the command line, else the site file, else the defaults."""
         values = cast(dict[str, Any], OmegaConf.to_container(self.config.hydra.launcher, resolve=True))
         words = cast(list[str], OmegaConf.to_container(self.config.hydra.overrides.hydra, resolve=False))
         given = {word.lstrip("+").partition("=")[0].removeprefix("hydra.launcher.") for word in words}
@@ -255,7 +255,7 @@ def slurm_launcher_options() -> dict[str, Any]:
 def register() -> None:
     """Make these plugins known to Hydra; conf/shared/hydra.yaml chooses them.
 
-    Hydra's own run all jobs in one process, and end with the first that fails.
+    Hydra's own launcher runs all jobs in one process, and ends with the first job that fails.
     """
     # Hydra finds the classes by the name of their module.
     sys.modules.setdefault(PLUGINS.partition(".")[0], ModuleType(PLUGINS.partition(".")[0]))

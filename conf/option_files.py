@@ -61,7 +61,7 @@ def read_option_file(path: Path) -> OptionFile:
 
 
 def _options(node: yaml.MappingNode, lines: list[str], prefix: str, owner: str | None) -> list[Option]:
-    """Return the options below a mapping: a mapping in block style counts by its members, all else by its value."""
+    """Return the options below a mapping: the members of an inner mapping in block style, else the value itself."""
     found = []
     for key, value in node.value:
         if key.value in HIDDEN:

@@ -32,7 +32,7 @@ from data_pipeline.common.threads import processors
 DEFAULT_FOLDER = "runs/sweep"
 """Folder of a sweep whose command names no `run_dir`."""
 OUTPUT = "output.log"
-"""File in a run's folder with what the run printed, where several runs share the terminal or a job prints."""
+"""File in a run's folder with the run's output, if several runs share the terminal or the run is a job."""
 LONGEST_NAME = 150
 QUERY_SECONDS = 0.1
 
@@ -63,7 +63,7 @@ class SweepRun:
 
 
 class FailedRunsError(InputError):
-    """Some runs of a sweep failed; the exit code is that of the run nearest to the cause: 1 a bug, 2 wrong input."""
+    """Some runs of a sweep failed; the exit code is the lowest of their codes: 1 is a bug, 2 is wrong input."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -73,8 +73,8 @@ class FailedRunsError(InputError):
 def run_name(varied: Sequence[str]) -> str:
     """Return a name for a run from its options that vary, such as `model.width-8+trainer.seed-1`.
 
-    It needs no quotes in a shell or in an option.
-    Values with other characters than letters, digits, points and hyphens are told apart by a hash.
+    The name needs no quotes in a shell or in an option. If values have other characters than letters, digits, points
+    and hyphens, a hash tells them apart.
     """
     words = [word.lstrip("+").replace("=", "-", 1) for word in varied]
     plain = [re.sub(r"[^\w.-]+", "_", word).strip("_") for word in words]
@@ -129,7 +129,7 @@ def report(
 ) -> None:
     """Print how the runs of a sweep ended; raise a `FailedRunsError` that names all unfinished runs.
 
-    `outputs` are the files with what the runs printed, if they exist.
+    `outputs` are the files with the output of the runs, if they exist.
     """
     failed = {run: code for run in runs if (code := codes[run])}
     pruned = sum(run.pruned_after is not None for run in runs if run not in failed)
@@ -150,7 +150,7 @@ def report(
 def table_of_trainings(runs: Sequence[SweepRun]) -> str:
     """Return the trainings with a `summary.json` as a table, the lowest CRPS of the validation first.
 
-    Results are of the best epoch so far; those of a run without a loss or epochs, such as EMOS, are a dash.
+    Results are of the best epoch so far. A run without a loss or epochs, such as EMOS, has a dash there.
     """
     rows = []
     for run in runs:
@@ -170,7 +170,7 @@ def table_of_trainings(runs: Sequence[SweepRun]) -> str:
 
 
 def describe_end(run: SweepRun, code: int, output: Path) -> str:
-    """Return how a run ended; `output` is the file with what it printed, if there is one."""
+    """Return how a run ended; `output` is the file with its output, if there is one."""
     if code < 0:
         return f"{run.name} was killed by signal {-code} ({signal.strsignal(-code)})"
     if code == 0 and run.pruned_after is not None:

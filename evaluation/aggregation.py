@@ -24,7 +24,7 @@ from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.parallel.domain import Domain
 
 IN_BLOCKS, BLOCK = ("crps", "crps_fair"), " in block "
-"""Statistics that are summed in blocks of dates too, and what their names have before the number of the block."""
+"""Statistics that are also summed in blocks of dates, and the text before the number of the block in their names."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Tally:
         return WeightedMean(*(np.stack([self._maps[f"{s}{BLOCK}{n}"] for n in numbers]) for s in (statistic, "weight")))
 
     def _in_block(self, statistic: str, row: int) -> np.ndarray | None:
-        """Return the sums of the block of a forecast, None if it has none."""
+        """Return the sums of the block of dates of the forecast `row`, None if it has no block."""
         return self._maps.get(f"{statistic}{BLOCK}{-1 if self._blocks is None else self._blocks[row]}")
 
     def add(self, rows: np.ndarray, leads: np.ndarray, case: Case) -> None:
@@ -217,7 +217,7 @@ class Tally:
 
     @property
     def empty(self) -> np.ndarray:
-        """Whether there is no scored cell of a target, (targets,)."""
+        """Whether a target has no scored cell, (targets,)."""
         counted: np.ndarray = self._weight.sum((0, 2)) == 0
         return counted
 

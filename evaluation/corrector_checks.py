@@ -32,7 +32,7 @@ def check_name(name: str, option: str = "correctors") -> None:
 
 
 def check_emos(name: str, corrector: Corrector, path: Path) -> None:
-    """Refuse the name `emos`, with which others are compared, for a corrector that is not a fitted EMOS."""
+    """Refuse a corrector with the name `emos` that is not a fitted EMOS, because others are compared with `emos`."""
     if name != EMOS_NAME:
         return
     if not isinstance(corrector.model, EMOS):
@@ -49,9 +49,10 @@ def check_emos(name: str, corrector: Corrector, path: Path) -> None:
 
 
 def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, scored: Dates | None) -> None:
-    """Refuse a corrector with a part that was fitted on `scored` dates, or one for another task or grid.
+    """Refuse a corrector of another task or grid, or one with a part that was fitted on `scored` dates.
 
-    Without `scored`, its dates are only looked up: `FoldCorrectors.check` compares those of all folds.
+    Without `scored`, only the statements about dates are checked: `FoldCorrectors.check` compares the dates of all
+    folds.
     """
     check_leaks(corrector, path, scored)
     theirs = corrector.task
@@ -90,7 +91,7 @@ def check_meanings(corrector: Corrector, path: Path, task: Task, meanings: Seque
 
 
 def check_comparison(names: Collection[str], notes: Sequence[str]) -> None:
-    """Refuse to score the raw ensemble alone; `notes` hold the reason why there is nothing else."""
+    """Refuse to score the raw ensemble alone; `notes` say why there is nothing else."""
     if set(names) == {"raw"}:
         why = "".join(f" ({note})" for note in notes)
         raise InputError(
@@ -109,7 +110,7 @@ def check_enough_members(member_counts: Collection[int], members: int) -> None:
 
 
 def training_members(corrector: Corrector, path: Path, member_counts: Collection[int]) -> int:
-    """Return the number of members that a corrector was trained with; refuse one that is not in `member_counts`."""
+    """Return the number of members that a corrector was trained with; refuse a number that `member_counts` lacks."""
     members: int | None = corrector.provenance.get("members")
     if members is None:
         raise InputError(

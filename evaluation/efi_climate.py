@@ -65,8 +65,8 @@ def load_model_climate(
 ) -> ModelClimate:
     """Read the climate that `prepare` wrote, on this rank's tile.
 
-    Refused are a climate of `scored` dates, of other dates than the `training` dates, of other data than `fingerprint`,
-    on another grid, or without a target or a lead time.
+    Refuses a climate of `scored` dates, of other dates than the `training` dates, of other data than `fingerprint`, on
+    another grid, or without a target or a lead time.
     """
     check_choice("efi_form", form, get_args(Form))
     file = load_statistic(path, "efi")

@@ -1,4 +1,4 @@
-"""Forecasts of the option `forecasts`: files of others that are scored beside the correctors, on the same forecasts."""
+"""The option `forecasts`: files from other sources that are scored beside the correctors, on the same forecasts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.parallel.domain import Domain
 
 
 def parse_forecasts(option: object, correctors: Mapping[str, object]) -> dict[str, ForecastFile]:
-    """Return the entries of the option `forecasts` by name; names must differ from those of the `correctors`."""
+    """Return the entries of the option `forecasts` by name; refuse names that `correctors` have too."""
     if option is None:
         return {}
     if not isinstance(option, Mapping):
@@ -31,7 +31,7 @@ def parse_forecasts(option: object, correctors: Mapping[str, object]) -> dict[st
 
 
 def notes_on(opened: Mapping[str, OpenedForecast]) -> list[str]:
-    """Return what evaluation cannot check about these forecasts, a sentence for each."""
+    """Return a sentence for each thing that evaluation cannot check about these forecasts."""
     found = []
     for name, one in opened.items():
         found.append(
@@ -49,7 +49,7 @@ def notes_on(opened: Mapping[str, OpenedForecast]) -> list[str]:
 class FileForecaster:
     """Returns the forecasts of a file as distributions, on one tile of the grid.
 
-    Members are an ensemble, mean and standard deviation a normal distribution.
+    Members give an ensemble; mean and standard deviation give a normal distribution.
     """
 
     opened: OpenedForecast

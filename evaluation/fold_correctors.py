@@ -39,7 +39,7 @@ class FoldCorrectors:
 
     @property
     def first(self) -> Corrector:
-        """The first corrector, whose model is that of all."""
+        """The first corrector; the correctors of all folds have the same model."""
         return self.correctors[0]
 
     def check(self, name: str, scored: Dates) -> None:
@@ -63,7 +63,7 @@ class FoldCorrectors:
             )
 
     def _hidden_fit(self, day: date) -> str:
-        """Return the part that was fitted on a `day` outside the training and validation of its corrector, as text."""
+        """Return, as text, a part that was fitted on a `day` outside its corrector's training and validation dates."""
         for number, corrector in enumerate(self.correctors, 1):
             splits = [seen_dates(corrector.provenance, name) or Dates(()) for name in SEEN]
             fits = stated_fits(corrector.provenance)
@@ -83,7 +83,7 @@ class FoldCorrectors:
         return FoldCorrectors(tuple(corrector.on(domain) for corrector in self.correctors), self.seen)
 
     def bind(self, task: Task, device: torch.device) -> Forecaster:
-        """Return a function that corrects batches of `task` on `device`, each of one corrector's dates."""
+        """Return a function that corrects batches of `task` on `device`; each batch belongs to one corrector."""
         bound = [corrector.to(device).bind(task) for corrector in self.correctors]
 
         def forecast(batch: Sample) -> Distribution:
@@ -95,7 +95,7 @@ class FoldCorrectors:
 
 
 def batch_groups(models: Collection[FoldCorrectors], valid: np.ndarray) -> np.ndarray:
-    """Return for each forecast a number that is equal for forecasts with the same correctors of all models."""
+    """Return a number for each forecast; it is equal for forecasts that have the same corrector in every model."""
     chosen = np.stack([model.choose(valid) for model in models])
     groups: np.ndarray = np.unique(chosen, axis=1, return_inverse=True)[1].reshape(-1)
     return groups

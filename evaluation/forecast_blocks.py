@@ -1,4 +1,4 @@
-"""Reading of the forecasts that a process scores: blocks that fit into memory, read ahead while others are scored."""
+"""Read the forecasts that a process scores in blocks that fit into memory, ahead of the scoring."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _DIMENSIONS = ("init_time", "lead_time", "number", "latitude", "longitude")
 
 
 def check_writing(option: object, mesh: Mesh) -> Path | None:
-    """Return the folder of the option `write_forecasts`, None without it; refuse what is no path, and several ranks."""
+    """Return the folder of the option `write_forecasts`, None without it; refuse other values, and several ranks."""
     if option is None:
         return None
     if not isinstance(option, str):

@@ -83,7 +83,7 @@ def audit(
 
     `valid` holds the valid times (datetime64) of the scored forecasts. Forecasts that are valid on neighbouring days
     share weather, so `notes` name models that were fitted within the longest lead time of a scored date. With
-    `gap_days`, an `InputError` refuses a model with a part that was fitted at most so many days from a scored date.
+    `gap_days`, an `InputError` refuses a model with a part that was fitted at most this many days from a scored date.
     """
     found: dict[str, Any] = {}
     notes = []
@@ -116,14 +116,14 @@ def audit(
 
 
 def nearest_day(fitted: Dates, days: np.ndarray) -> tuple[int, np.datetime64]:
-    """Return the smallest distance in days between `fitted` dates and sorted `days`, and the one of `days` there.
+    """Return the smallest distance in days between `fitted` dates and sorted `days`, and the day with this distance.
 
     >>> nearest_day(Dates.of_years([2015]), np.array(["2016-01-03", "2016-05-01"], "datetime64[D]"))
     (3, np.datetime64('2016-01-03'))
     """
     first, last = np.array(fitted.days.spans, "datetime64[D]").T
     behind = np.searchsorted(first, days, "right") - 1
-    # A day lies behind the start of its span by less than the span's length, or behind its end.
+    # `behind` is the last span that starts on or before a day: the day lies in this span or after it.
     day, never = np.timedelta64(1, "D"), np.iinfo(np.int64).max
     after = np.where(behind >= 0, (days - last[behind]) // day, never)
     ahead = np.minimum(behind + 1, len(first) - 1)

@@ -51,9 +51,9 @@ def check_member_counts(option: object) -> tuple[int, ...]:
 def member_count_claims(
     correctors: Mapping[str, Corrector], trained: Mapping[str, int], counts: Sequence[int]
 ) -> dict[str, MemberCountClaim]:
-    """Return the claim of each corrector; `trained` holds the numbers of members of those that were trained.
+    """Return the claim of each corrector; `trained` holds the number of members that each trained one was trained with.
 
-    References without training are compared with the smallest of these numbers.
+    A corrector without training is compared with the smallest of these numbers.
     """
     if not counts:
         return {}

@@ -79,7 +79,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def paths_of(option: str, value: object) -> list[str]:
-    """Return the paths and patterns of an option; null is none."""
+    """Return the paths and patterns of an option; null gives none."""
     paths = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(path, str) and path for path in paths):
         raise InputError(f"{option} must be a path, a pattern, or a list of them, got {value!r}")
@@ -87,7 +87,7 @@ def paths_of(option: str, value: object) -> list[str]:
 
 
 def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, dict[str, Any]]:
-    """Return what is monitored, and the facts on which all scores of the state depend."""
+    """Return the monitored task, and the facts on which all scores of the state depend."""
     corrector = describe(path)
     regions = check_regions(options["regions"])
     weights = region_weights(corrector.grid, None, regions)
@@ -123,7 +123,7 @@ def meaning_units(corrector: CorrectorDescription, target: int) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder; an `InputError` if that is impossible."""
+    """Create the folder; raise `InputError` if that is impossible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

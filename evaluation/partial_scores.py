@@ -14,11 +14,11 @@ from evaluation.tallies import Tallies
 from models.parallel.mesh import Mesh
 
 EVERY_SECONDS = 60.0
-"""Time between two files."""
+"""Seconds between two writes of the file."""
 WRITING_SHARE = 0.05
 """Largest share of the time that writing may take."""
 EVERY_BLOCKS = 20
-"""Blocks between two files if ranks share a forecast: they must write after the same block."""
+"""Blocks between two writes if ranks share a forecast, because these ranks must write after the same block."""
 
 
 class PartialScores:

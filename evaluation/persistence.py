@@ -26,12 +26,12 @@ from models.distribution import CensoredNormal, Distribution, Normal, Patched
 from models.parallel.domain import Domain
 
 FEWEST_PAIRS = 20
-"""Pairs of analyses that a cell needs, as many as climatology."""
+"""Pairs of analyses that a cell needs, as many as for climatology."""
 
 
 @dataclass(frozen=True)
 class Persistence:
-    """Forecasts from the analysis at the start; `spreads` (L, T, h, w) are fitted for each of the `folds`' dates."""
+    """Forecasts from the analysis at the start; `spreads` has a field (L, T, h, w) for each of the `folds`."""
 
     analyses: Fields
     task: Task
@@ -39,7 +39,7 @@ class Persistence:
     folds: Sequence[Dates]
     spreads: Sequence[Tensor]
     pairs: int
-    """The smallest number of pairs of analyses of a lead time and fold."""
+    """The number of pairs of analyses of the lead time and fold with the fewest."""
 
     @classmethod
     def fit(
@@ -120,7 +120,7 @@ def positions(analyses: Fields, times: np.ndarray) -> np.ndarray:
 
 
 def read(analyses: Fields, position: int, domain: Domain) -> Tensor:
-    """Return the analysis (T, h, w) at a position, on the own tile."""
+    """Return the analysis (T, h, w) at a position, on this rank's tile."""
     rows, columns = domain.tile
     field = np.empty((1, len(analyses.variables), *domain.own_shape), np.float32)
     read_tile(analyses, position, 0, field, rows, columns)

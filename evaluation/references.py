@@ -1,4 +1,4 @@
-"""References: the models that need no training run, which correctors are compared with, and the warnings about them."""
+"""References, the models without a training run that correctors are compared with, and warnings about them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def fit_references(
                 part = f" of fold {number} of {len(training)}" * (len(training) > 1)
                 correctors.append(fit(source(dates), task, dates, members, domain, mesh, part).on(domain))
         except InputError as error:
-            # A reference never ends a run: whatever keeps it from being fitted is a warning.
+            # A reference must not end a run: its failed fit is a warning.
             fits.append(ReferenceFit(name, why=str(error)))
             continue
         found[name] = FoldCorrectors(tuple(correctors), tuple(Dates.all().without(fold) for _, fold in training))
@@ -195,7 +195,7 @@ def fit_persistence(
     training: Sequence[tuple[Dates, Dates]],
     domain: Domain,
 ) -> tuple[Persistence | None, ReferenceFit]:
-    """Return persistence on the own tile and its fit; None and the reason if it cannot be fitted."""
+    """Return persistence on this rank's tile and its fit; None and the reason if it cannot be fitted."""
     for dates, fold in training:
         check_reference_dates("persistence", dates, fold)
     try:

@@ -1,4 +1,4 @@
-"""Comparison of several runs of `evaluate`: which differ in what, and the models of all of them side by side."""
+"""Comparison of several runs of `evaluate`: their differences, and the models of all runs side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evaluation.start_table import StartScores
 _SAME = 1e-9
 """Largest relative difference of the raw ensemble's CRPS in two runs of the same forecasts."""
 MUST_AGREE = ("target", "units")
-"""Keys of scores.json without which nothing can be compared."""
+"""Keys of scores.json that must be equal in all runs."""
 MAY_DIFFER = {
     "task": "task", "grid": "grid", "lead_times": "lead times", "split": "split", "dates": "dates",
     "n_dates": "starts", "n_forecasts": "forecasts", "members": "raw members", "levels": "quantile levels",
@@ -72,8 +72,8 @@ class RunScores:
     def has_the_forecasts_of(self, other: RunScores) -> bool:
         """Whether both runs scored the same forecasts in the same cells against the same analysis.
 
-        The same starts and lead times, and equal CRPS of the raw ensemble in all regions, at all lead times and in all
-        seasons.
+        It does if starts and lead times are the same, and the CRPS of the raw ensemble is equal in all regions, at all
+        lead times and in all seasons.
         """
         if any(self.scores[key] != other.scores[key] for key in ("lead_times", "n_dates", "n_forecasts", "grid")):
             return False
@@ -96,8 +96,8 @@ def _equal(one: float | None, other: float | None) -> bool:
 class ComparedModel(NamedTuple):
     """A model of a run beside the same model of `first_run`, the first run with this model and the same forecasts.
 
-    `crps` is the fair one if it is valid in both runs (`fair`). `minus_first` is NaN in the first run. Ends of 95 %
-    intervals are NaN if they are unknown.
+    `crps` is the fair CRPS if this is valid in both runs (`fair`), else the plain CRPS. `minus_first` is NaN in the
+    first run. Ends of 95 % intervals are NaN if they are unknown.
     """
 
     run: str
@@ -201,9 +201,9 @@ class RunComparison:
     def difference(
         self, one: tuple[RunScores, str], other: tuple[RunScores, str], key: str
     ) -> tuple[float, tuple[float, float]]:
-        """Return the CRPS (`key`) of a model of a run minus that of another, and its paired 95 % interval.
+        """Return the CRPS (`key`) of the model `one` minus the CRPS of the model `other`, and its paired 95 % interval.
 
-        Both runs must have scored the same forecasts. The interval needs `starts.csv` of both.
+        Both runs must have scored the same forecasts. The interval needs `starts.csv` of both runs.
         """
         a, b = (_number(run.scores["models"][name][key]) for run, name in (one, other))
         means = [run.starts.mean(name, key) if run.starts else None for run, name in (one, other)]
@@ -215,9 +215,9 @@ class RunComparison:
     def ranking(self, group: Sequence[RunScores]) -> list[tuple[RunScores, str, float, float, tuple[float, float]]]:
         """Return the models of runs of the same forecasts, the lowest CRPS first.
 
-        Each with its run, name, CRPS, difference to the first of the list and the ends of its interval. All models are
-        compared by the fair CRPS if it is valid for all of them, else by the plain one. A reference that has the same
-        CRPS in several runs is listed once.
+        An entry has the run, the name, the CRPS, its difference to the first entry, and the ends of the difference's
+        interval. All models are compared by the fair CRPS if it is valid for all of them, else by the plain one. A
+        reference that has the same CRPS in several runs is listed once.
         """
         every = [(run, name) for run in group for name in run.scores["models"]]
         key = self.ranking_key(group)

@@ -41,7 +41,7 @@ class ScoreChoice:
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], task: Task) -> ScoreChoice:
-        """Return the choice of the options; refuse a misspelt name and a threshold that is not one of the task."""
+        """Return the choice of the options; refuse a misspelt name, and a threshold that does not fit the task."""
         scores, diagrams = choose_scores(options["scores"])
         given = options["thresholds"]
         thresholds = (
@@ -55,7 +55,7 @@ class ScoreChoice:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """What identifies the file of the climate in the fingerprint of an evaluation."""
+        """The identity of the climate file in the fingerprint of an evaluation."""
         return {} if self.efi_climate is None else {"efi_climate": provenance_of(self.efi_climate)}
 
     def open_climate(

@@ -65,12 +65,13 @@ class ScoringOptions:
     give no number for some forecasts, which its comparisons leave out; it is left out itself if no forecast is left.
     Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all forecasts
     of a batch are of one group. `blocks` has the block of dates of each forecast for tests on maps, or -1. `thresholds`
-    are those of each target; percentiles of climatology are left out without it. `extremeness` returns the extreme
-    forecast index of the raw ensemble. The members of `undrawn` models are quantiles, not random draws.
+    holds the thresholds of each target; percentiles of climatology are left out if climatology is not scored.
+    `extremeness` returns the extreme forecast index of the raw ensemble. The members of `undrawn` models are quantiles,
+    not random draws.
 
     Fewer than `batch_size` forecasts are scored at a time if more do not fit into `memory_bytes`. Sums are kept in
-    `partial`, from which an interrupted run continues. With `workers`, `jobs` of them at the same time, processes of a
-    cluster score the forecasts.
+    `partial`, from which an interrupted run continues. With `workers`, processes of a cluster score the forecasts,
+    `jobs` at the same time.
     """
 
     batch_size: int = 8
@@ -156,9 +157,9 @@ def score_models(
 
 @dataclass(frozen=True)
 class Scorer:
-    """Everything that scoring some of the forecasts needs; a worker of a cluster gets a copy.
+    """The models, forecasts and options for scoring; a worker of a cluster gets a copy.
 
-    `init_times` and `lead_times` are those of all forecasts. `regions` and `forecasts` are of the tile in `domain`.
+    `init_times` and `lead_times` have all forecasts. `regions` and `forecasts` are of the tile in `domain`.
     """
 
     models: Mapping[str, Forecaster]
@@ -236,7 +237,7 @@ class Scorer:
                     tally.add(rows, places, case)
 
     def _written(self, forecast: Distribution, batch: Sample, joint: bool) -> Distribution:
-        """Return the members that `correct` writes; in any order, unless `joint` scores need the order."""
+        """Return the members that `correct` writes; their order is right only if `joint` scores need it."""
         task, options = self.forecasts.task, self.options
         if not joint:
             # Scores of single values do not depend on the order of the members.

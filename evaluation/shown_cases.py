@@ -18,13 +18,13 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 
 MOST_LEADS = 12
-"""A plume has at most so many lead times, because each is a forecast that is read and corrected once more."""
+"""Most lead times of a plume, because each of them is one more forecast to read and correct."""
 
 
 def chosen_forecasts(board: Scoreboard, target: int, best: str, lead: int) -> dict[str, int]:
     """Return the rows of the forecasts with the best, median and worst gain of `best` over raw, without repeats.
 
-    Gains are differences of the CRPS, by the fair one where it is valid. There is always a median.
+    Gains are differences of the fair CRPS where it is valid, else of the plain CRPS. There is always a median.
     """
     rows, raw, model = _crps_by_forecast(board, target, best, lead)
     order = np.argsort(raw - model)  # NaN, of forecasts without score, comes last
@@ -120,7 +120,7 @@ def show_experts(
 
 
 def _rows_of_start(board: Scoreboard, start: int, row: int) -> np.ndarray:
-    """Return the rows of a start by lead time; of many, evenly spaced ones with the first, the last and `row`."""
+    """Return the rows of a start by lead time: at most `MOST_LEADS` evenly spaced ones, and `row`."""
     rows = np.flatnonzero(board.init_times == start)
     rows = rows[np.argsort(board.lead_times[rows])]
     if len(rows) > MOST_LEADS:

@@ -76,8 +76,8 @@ def lowest_validation(correctors: Mapping[str, Corrector], runs: Mapping[str, Se
 def lowest_crps(scores: Mapping[str, Any]) -> str:
     """Return the corrector with the lowest CRPS on the scored years, the fair one where it is valid.
 
-    Climatology or persistence if there is no corrector. The choice uses the truth of the scored years, so it is for
-    display only: it does not show which model is best.
+    Without a corrector, it returns climatology or persistence. The choice uses the truth of the scored years, so it is
+    for display only: it does not show which model is best.
     """
     models = scores["models"]
     correctors = [name for name in models if name not in ("raw", "climatology", "persistence")]

@@ -16,7 +16,7 @@ from models.parallel.mesh import Mesh
 
 @dataclass(frozen=True)
 class Tallies:
-    """Tallies by number of members and model, those of members as `correct` writes them, and that of the oracle.
+    """Tallies by number of members and model, of distributions and of written members, and the tally of the oracle.
 
     `done` marks the forecasts whose scores are included. Parts over different forecasts are added with `+`.
     """
@@ -30,7 +30,7 @@ class Tallies:
         return self._combine([self, other], lambda parts: reduce(add, parts))
 
     def merged(self, mesh: Mesh, domain: Domain) -> Tallies:
-        """Return the tallies of the whole grid and all forecasts on the first rank, their own part on the others."""
+        """Return the tallies of the whole grid and all forecasts on the first rank; other ranks get their own part."""
         parts = mesh.gather(self)
         if parts is None:
             return self

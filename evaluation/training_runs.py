@@ -1,6 +1,6 @@
 """Several training runs of one model, `correctors={NAME: {runs: [A, B, C]}}`, as one entry of the scores.
 
-Each run is scored like a corrector of its own, with the name `NAME#1`, `NAME#2`, ... The entry's averages are the means
+Each run is scored like a separate corrector, with the name `NAME#1`, `NAME#2`, ... The entry's averages are the means
 over its runs.
 """
 
@@ -83,7 +83,7 @@ def with_first_runs(values: Mapping[str, Value], runs: Runs) -> dict[str, Value]
 
 
 class PooledTally(Tally):
-    """The averages of a model over its training runs, of which each is a tally of its own."""
+    """The averages of a model over its training runs, each of which has a tally."""
 
     def __init__(self, name: str, runs: Sequence[Tally]) -> None:
         self.__dict__.update(reduce(add, runs).__dict__)

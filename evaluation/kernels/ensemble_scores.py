@@ -4,7 +4,7 @@
     scores.crps, scores.variance                 # (*S), float64
 
 Cells are sorted in blocks that stay in the processor's first cache. A comparator of the sorting network works on a
-whole block with vector instructions. A sort of each cell for itself cannot use them.
+whole block with vector instructions, which a sort of single cells cannot use.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from evaluation.kernels.sorting_network import sorting_network
 _BLOCK_VALUES = 10240
 """Members times cells of a block: 40 KB in single precision."""
 _PART = 1 << 16
-"""Cells of a thread's share at least: below, starting a thread costs more than it saves."""
+"""Least number of cells per thread: with fewer, starting a thread costs more than it saves."""
 
 
 class EnsembleScores(NamedTuple):
     """Scores of every cell, (*S). A cell with NaN truth or a NaN member has NaN scores and arbitrary counts.
 
-    `crps` and `crps_fair` are those of `Ensemble.crps`. `error` is the mean of the members minus the truth. `variance`
-    has the divisor M - 1. `crps_fair` and `variance` are NaN for M = 1. `below` and `equal` count the members that are
-    less than the truth and equal to the truth.
+    `crps` and `crps_fair` are defined as in `Ensemble.crps`. `error` is the mean of the members minus the truth.
+    `variance` has the divisor M - 1. `crps_fair` and `variance` are NaN for M = 1. `below` and `equal` count the
+    members that are less than the truth and equal to the truth.
     """
 
     crps: np.ndarray
@@ -45,7 +45,7 @@ def ensemble_scores(members: np.ndarray, truth: np.ndarray) -> EnsembleScores:
 
     Sums are in double precision. Threads of the budget share the cells.
     """
-    # One array for all: pages of memory that the system hands out one by one take as long as the scores of 10 members.
+    # One array for all scores: getting memory from the system page by page takes as long as the scores of 10 members.
     numbers, counts = np.empty((4, *truth.shape)), np.empty((2, *truth.shape), np.int32)
     scores = EnsembleScores(*(numbers[k, ...] for k in range(4)), *(counts[k, ...] for k in range(2)))
     _score(members, truth, [field.reshape(-1) for field in scores], only_crps=False)
@@ -88,7 +88,7 @@ def _contiguous_rows(members: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Yield the members (M, *S) in pieces, in the order of the cells.
 
     A piece is a flat array, in which the cells of a member follow each other, and the distance between members. Most
-    arrays are read where they are: members are often a view of an array (B, M, T, H, W).
+    arrays are not copied, although members are often a view of an array (B, M, T, H, W).
     """
     M, shape = len(members), members.shape[1:]
     inner = len(shape)
@@ -123,7 +123,7 @@ def _score_cells(
     equal: np.ndarray,
 ) -> None:
     # Rows are cut out of arrays before the inner loops: numba cannot use vector instructions for loops whose indices
-    # are sums, because they could be negative. Four members at a time halve the traffic with the sums.
+    # are sums, because such an index could be negative. Four members at a time halve the memory traffic of the sums.
     differences = np.zeros((M, block), members.dtype)
     total, absolute, square = np.zeros(block), np.zeros(block), np.zeros(block)
     less, same = np.zeros(block, np.int32), np.zeros(block, np.int32)

@@ -4,7 +4,7 @@
     regions.sum(values, truth)               # (..., R) of values (..., H, W)
 
 Regions divide the grid into *atoms*: sets of cells that are in the same regions. A pass over the cells sums each atom;
-the sum of a region is that of its atoms. Neighbouring cells of an atom are summed with vector instructions.
+the sum of a region is the sum of its atoms. Neighbouring cells of an atom are summed with vector instructions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RegionSums:
         return self._of_regions(sums).reshape(*values.shape[:-2], self.count)
 
     def sum_bins(self, index: np.ndarray, values: np.ndarray, truth: np.ndarray, bins: int) -> np.ndarray:
-        """Return the sums (..., R, bins) of values (..., H, W) over the cells whose bin is `index`."""
+        """Return the sums (..., R, bins) of values (..., H, W) in bins; `index` is the bin of each cell."""
         lead, size = values.shape[:-2], self._atoms.size
         rows = zip(_rows(index, size), _rows(values, size), _rows(truth, size), strict=True)
         sums = np.zeros((int(np.prod(lead)), len(self._bases), self._atom_count, bins))
@@ -60,14 +60,14 @@ class RegionSums:
         return np.moveaxis(self._of_regions(np.moveaxis(sums, -1, 1)), 1, -1).reshape(*lead, self.count, bins)
 
     def _of_regions(self, sums: np.ndarray) -> np.ndarray:
-        """Return the sums (..., R) of the regions from those of the atoms (..., bases, A)."""
+        """Return the sums (..., R) of the regions from the sums (..., bases, A) of the atoms."""
         # No matrix product: NaN outside a region must not reach it, and 0 times NaN is NaN.
         pairs = zip(self._base, self._atoms_of, strict=True)
         return np.stack([sums[..., base, atoms].sum(-1) for base, atoms in pairs], -1)
 
 
 def _base_fields(weights: np.ndarray, inside: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return different fields of weights, and for each region the one that it has inside.
+    """Return the different fields of weights, and for each region the position of the field that holds in it.
 
     Most regions weigh cells by area, so that two fields (area and 1) serve all of them.
     """
@@ -132,7 +132,7 @@ def add_known(values: np.ndarray, truth: np.ndarray, total: np.ndarray) -> None:
 
 
 def count_missing(values: np.ndarray, others: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return the number of cells (...) of (..., H, W) whose truth is known, and one of two values is not finite."""
+    """Return the number (...) of cells with known truth where one of two fields (..., H, W) is not finite."""
     rows = [field.reshape(-1, truth.shape[-2] * truth.shape[-1]) for field in (values, others, truth)]
     counts = [_count_missing(*fields) for fields in zip(*rows, strict=True)]
     return np.array(counts, np.int64).reshape(truth.shape[:-2])

@@ -1,4 +1,4 @@
-"""Sorting networks: fixed lists of comparisons that sort any values of the same number."""
+"""Sorting networks: a fixed list of comparisons that sorts any values, if their number is given."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ too little correlation, and the chance of an alarm rises steeply with it."""
 class ControlChart:
     """The chart of one daily statistic; `days` are datetime64[D], of which the first `reference` are the reference.
 
-    `values` have the units of the statistic, `average` is in standard deviations of the reference period, NaN there.
+    `values` have the units of the statistic. `average` is in standard deviations of the reference period, and NaN in
+    it.
     An average above `limit`, or below `-limit` if `two_sided`, is an alarm.
     """
 
@@ -98,7 +99,7 @@ def control_chart(
 
 
 def moving_average(series: np.ndarray, weight: float = SMOOTHING) -> np.ndarray:
-    """Return the EWMA of a series (n, ...) along its first axis, which begins at 0."""
+    """Return the EWMA of a series (n, ...) along its first axis, with 0 as the value before the series."""
     found = np.empty_like(series, dtype=float)
     last = np.zeros(series.shape[1:])
     for k, value in enumerate(series):
@@ -110,8 +111,8 @@ def moving_average(series: np.ndarray, weight: float = SMOOTHING) -> np.ndarray:
 def autocorrelation(days: np.ndarray, values: np.ndarray) -> float:
     """Return the correlation of neighbouring days, from 0 to 0.98, without the bias of short series.
 
-    Neighbours are at most as far apart as half of all pairs. The bias is that of Kendall 1954
-    (doi:10.1093/biomet/41.3-4.403), -(1 + 3r)/n.
+    Neighbours are consecutive days whose distance is at most the median distance. The bias is -(1 + 3r)/n (Kendall
+    1954, doi:10.1093/biomet/41.3-4.403).
     """
     n = len(values)
     if n < 4:
@@ -132,10 +133,10 @@ def round_up(correlation: float) -> float:
 
 
 def chance_of_chart(charts: int) -> float:
-    """Return the chance of a false alarm of one of several charts, within the mean time between all false alarms.
+    """Return the chance that one of K `charts` gives a false alarm within the mean time T between all false alarms.
 
-    If each of K charts has its first false alarm after an exponential time with the mean K times as long, then all
-    together have one in the mean time, if they are independent. Charts that are alike have fewer.
+    The time to the first false alarm of a chart is taken as exponential with the mean K T. Together, K independent
+    charts then give one false alarm per T on average; correlated charts give fewer.
     """
     return -math.expm1(-1 / max(charts, 1))
 

@@ -1,4 +1,4 @@
-"""The state as daily series and control charts: which scores of which forecasts have left their reference period."""
+"""The state as daily series and control charts, which show the scores that have left their reference period."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHARTED = {
     "spread": ("spread / error", "logarithm of spread over error of the mean", True),
     "pit": ("central 80 %", "share of analyses whose PIT is between 0.1 and 0.9", True),
 }
-"""Title, definition and whether both directions are drift, of each charted statistic."""
+"""Title and definition of each charted statistic, and whether a change in either direction is drift."""
 FEWEST_REFERENCE = 30
 _DAY = 86_400
 
@@ -54,7 +54,7 @@ class Drift:
 
     series: Sequence[DailySeries]
     charts: Mapping[tuple[str, int, str, str], ControlChart]
-    """By target, lead time, region and statistic."""
+    """Charts by target, lead time, region and statistic."""
     reference: tuple[np.datetime64, np.datetime64] | None
     reference_days: int
     """Days that the reference period has so far."""

@@ -1,4 +1,4 @@
-"""Scores of one verified forecast in each region: what the state of `monitor` keeps of it."""
+"""Scores of one verified forecast in each region, as the state of `monitor` keeps them."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def score_regions(
 ) -> dict[str, RegionScores]:
     """Return the scores of sorted `members` (M, h, w) against the `analysis` (h, w) in each region with a scored cell.
 
-    `weights` (h, w) are the areas of the cells of each region, `levels` (M,) those of `member_levels`. Cells with a
-    missing value are left out.
+    `weights` (h, w) are the areas of the cells of each region, `levels` (M,) the result of `member_levels`. Cells with
+    a missing value are left out.
     """
     M = len(members)
     scored = np.isfinite(members).all(0) & np.isfinite(analysis)
@@ -105,19 +105,19 @@ def shares_below(
     levels: np.ndarray,
     limits: tuple[float, float] = (-np.inf, np.inf),
 ) -> np.ndarray | None:
-    """Return the area share of analyses at or below the issued quantiles at the nominal of the `scores` (3,).
+    """Return the area shares (3,) of analyses at or below the issued quantiles at three nominal levels.
 
-    `members` (M, h, w) are sorted quantiles at `levels` of a forecast whose nominal scores were moved to the second of
-    the `scores` when it was issued. An analysis that equals members counts by the part of their probability below the
-    level. Values beyond the `limits` of the target equal these. `area` (h, w) is 0 outside a core. None without a
-    scored cell.
+    `scores` are the normal scores (3,) of these levels, and the scores to which the conformal layer had moved them when
+    the forecast was issued. `members` (M, h, w) are sorted quantiles at `levels`. An analysis that equals members
+    counts by the part of their probability below the level. Values beyond the `limits` of the target equal these.
+    `area` (h, w) is 0 outside a core. None without a scored cell.
     """
     scored = np.isfinite(members).all(0) & np.isfinite(analysis) & (area > 0)
     if not scored.any():
         return None
     values, truth, own = members[:, scored].clip(*limits), analysis[scored].clip(*limits), area[scored]
     spread, known, (nominal, issued) = values.std(0), normal_scores(levels), scores
-    # Probabilities between two members: each of them has half of it.
+    # The probability between two members is divided equally between them.
     between = np.concatenate([[-np.inf], normal_scores((levels[1:] + levels[:-1]) / 2), [np.inf]])
     first, last = (values < truth).sum(0), (values <= truth).sum(0)
     alone = score_at(truth, known, values, spread)

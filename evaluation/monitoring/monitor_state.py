@@ -18,7 +18,7 @@ STATE_FORMAT = 2
 
 
 class MonitoredForecast(NamedTuple):
-    """Which forecast: target, start in seconds since 1970, lead time in hours."""
+    """A forecast, identified by its target, start in seconds since 1970 and lead time in hours."""
 
     target: str
     start: int
@@ -63,7 +63,7 @@ class MonitorState:
     about: dict[str, Any]
     verified: dict[MonitoredForecast, VerifiedForecast] = field(default_factory=dict)
     waiting: dict[MonitoredForecast, str] = field(default_factory=dict)
-    """The file of each forecast without an analysis."""
+    """The files of the forecasts without an analysis."""
 
     @classmethod
     def load(cls, path: Path, about: dict[str, Any]) -> MonitorState:
@@ -93,7 +93,7 @@ class MonitorState:
         return state
 
     def save(self, path: Path) -> None:
-        """Write the state: the old file stays complete until the new one is."""
+        """Write the state; the old file stays complete until the new file is complete."""
         verified = [
             {
                 **key._asdict(), "file": one.file, "conformal": one.conformal,

@@ -38,7 +38,7 @@ class ShareHistory:
                 sums[later] = sums[later] + error
 
     def scores_at(self, key: MonitoredForecast, region: str) -> np.ndarray:
-        """Return the scores (3,) by all forecasts of the same target and lead time that `key` starts after."""
+        """Return the scores (3,) from all forecasts of the target and lead time that `key` starts after."""
         place = key.target, key.lead_time, region
         position = bisect_right(self._times.get(place, []), key.start)
         total = self._sums[place][position - 1] if position else 0.0

@@ -1,4 +1,4 @@
-"""Match forecasts with analyses, and score those whose analysis is there."""
+"""Match forecasts with analyses, and score the forecasts that have an analysis."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from models.corrected_files.sidecar import sidecar_path
 from models.members.conformal import band_weights, interval_levels, normal_scores, ordered
 
 FAR = 10.0
-"""Mean error, in spreads, of a forecast that probably has other units or another variable than its analysis."""
+"""Mean error in spreads. A forecast with a larger one probably has other units or another variable than its
+analysis."""
 
 
 @dataclass
 class VerificationReport:
-    """What one run of `monitor` did with the given forecasts."""
+    """What one run of `monitor` has done with each given forecast."""
 
     new: list[MonitoredForecast] = field(default_factory=list)
     known: list[MonitoredForecast] = field(default_factory=list)
-    """Given again: counted before, and not counted again."""
+    """Forecasts that an earlier run has scored, and that are not scored again."""
     incomplete: dict[MonitoredForecast, str] = field(default_factory=dict)
-    """Forecasts that lack fields, and what they lack."""
+    """Forecasts that lack fields, with the missing fields."""
     far: dict[MonitoredForecast, float] = field(default_factory=dict)
     """Forecasts that are farther than `FAR` from their analysis."""
     notes: list[str] = field(default_factory=list)
@@ -44,7 +45,7 @@ class VerificationReport:
 
 @dataclass(frozen=True)
 class MonitoredTask:
-    """What is read and scored: targets and lead times of a task on a grid, weights (h, w) of the regions."""
+    """Targets and lead times of a task on a grid, which are read and scored, and weights (h, w) of the regions."""
 
     task: Task
     grid: Grid
@@ -67,7 +68,7 @@ class MonitoredTask:
 def verify(
     monitored: MonitoredTask, state: MonitorState, files: Sequence[Path], analyses: Sequence[str]
 ) -> VerificationReport:
-    """Score all forecasts of `files`, and those that wait, whose analysis is in `analyses`; update the state.
+    """Score the forecasts of `files`, and waiting ones, whose analysis is in `analyses`; update the state.
 
     Forecasts are scored in the order of their valid times. A forecast that the state counts already is not scored
     again, whatever its file. A forecast without an analysis waits, and its file is read in a later run.
@@ -133,7 +134,7 @@ def score_forecast(
 ) -> VerifiedForecast:
     """Return the scores of one forecast; `members` (M, h, w).
 
-    A file without a conformal layer is counted at the levels that the layer would have had at its start.
+    A forecast without a conformal layer is counted at the levels that the layer would have had at the forecast's start.
     """
     levels = member_levels(len(members), monitored.quantile_levels)
     values = np.sort(members, axis=0)  # missing members come last, and their cells are left out
@@ -220,12 +221,12 @@ def seconds(times: np.ndarray) -> list[int]:
 
 
 def has_conformal_layer(path: Path, corrector: str) -> bool:
-    """Return whether the layer of this corrector (SHA-256) moved the forecasts of a file, by the record beside it."""
+    """Return whether the record beside a file says that the layer of this corrector (SHA-256) moved its forecasts."""
     return corrector in recorded_correctors(path)
 
 
 def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
-    """Raise `InputError` if another corrector has written the file; add a note if nothing beside the file tells."""
+    """Raise `InputError` if another corrector has written the file; add a note if no record beside the file says so."""
     beside = sidecar_path(path)
     try:
         hashes = {one["sha256"] for one in json.loads(beside.read_text("utf-8"))["correctors"]}

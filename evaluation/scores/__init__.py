@@ -1,4 +1,4 @@
-"""Scores: each module of this folder has a tuple `SCORES`, a tuple `DIAGRAMS` or both, which are found by themselves.
+"""Scores: each module of this folder has a tuple `SCORES`, a tuple `DIAGRAMS` or both, and needs no registration.
 
 `all_scores` and `all_diagrams` list them; `score.py` says what a score is, docs/extending/score.md how to add one.
 """

@@ -45,7 +45,7 @@ def _binned(case: Case) -> Binned:
 
 PROBABILITY_BINS = CellStatistic(_binned, size=lambda settings: 3 * BINS * threshold_count(settings))
 EVENT_KNOWN = CellStatistic(lambda case: case.once(known_events), size=lambda settings: threshold_count(settings))
-"""Scores of thresholds are averages over the cells in which the event has a limit: divided by the average of this."""
+"""1 where the event has a limit. Scores of thresholds are divided by its average, so that only these cells count."""
 
 
 def threshold_count(settings: Settings) -> int:
@@ -73,14 +73,14 @@ class ProbabilityBins:
 
     @classmethod
     def of_thresholds(cls, averages: np.ndarray) -> ProbabilityBins:
-        """Return the averages (..., K, bins) of K thresholds from those of `PROBABILITY_BINS`."""
+        """Return the averages (..., K, bins) of K thresholds from the averages of the statistic `PROBABILITY_BINS`."""
         parts = np.moveaxis(averages.reshape(*averages.shape[:-1], -1, 3, BINS), -2, 0)
         known = parts[0].sum(-1, keepdims=True)
         return cls(*(parts / np.where(known > _NOTHING, known, np.nan)))
 
     @classmethod
     def of_starts(cls, contributions: np.ndarray) -> ProbabilityBins:
-        """Return the same from the contributions of each start, whose sum is the average, (starts, K, bins)."""
+        """Return the bins of each start, (starts, K, bins), from contributions that sum over starts to the average."""
         return cls(*np.moveaxis(contributions.reshape(len(contributions), -1, 3, BINS), -2, 0))
 
     @property
@@ -99,14 +99,14 @@ class ProbabilityBins:
     def rates(self) -> tuple[np.ndarray, np.ndarray]:
         """Return hit rate and false-alarm rate of the warnings at rising probability, (..., bins + 1).
 
-        The j-th warns from bin j on; the first always warns and the last never does. NaN if the event always happens or
-        never does.
+        The j-th warning is given from bin j on; the first is always given, the last never. NaN if the event always
+        happens or never does.
         """
         return share_from(self.outcome), share_from(self.share - self.outcome)
 
 
 def share_from(parts: np.ndarray) -> np.ndarray:
-    """Return the share of the whole from each bin on, (..., bins + 1), NaN without a whole."""
+    """Return the share of the total in each bin and all bins after it, (..., bins + 1); NaN if the total is 0."""
     from_bin = np.flip(np.cumsum(np.flip(parts, -1), -1), -1)
     whole = from_bin[..., :1]
     found = np.concatenate([from_bin, np.zeros_like(whole)], axis=-1) / np.where(whole > _NOTHING, whole, np.nan)

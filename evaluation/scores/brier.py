@@ -1,4 +1,4 @@
-"""The Brier score of thresholds, also as fair score, and its three parts."""
+"""The Brier score of thresholds, plain and fair, and its three parts."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def sampling_variance(forecast: Distribution, probability: Tensor) -> Tensor:
 def brier_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return reliability, resolution and uncertainty, (...), of averages (..., bins).
 
-    Σ n (p - o)², Σ n (o - s)² and s(1 - s), where n, p, o are the share, the mean probability and the frequency of the
-    event in each bin and s is its frequency. If a bin holds only one probability, as for up to 50 members, reliability
-    - resolution + uncertainty is the Brier score.
+    They are Σ n (p - o)², Σ n (o - s)² and s(1 - s). n is the share of a bin, p its mean probability, o the frequency
+    of the event in the bin, and s the frequency of the event in all bins. If a bin holds only one probability, as for
+    up to 50 members, reliability - resolution + uncertainty is the Brier score.
     """
     s = bins.base_rate[..., None]
     share = np.where(bins.share > 0, bins.share, np.nan)

@@ -26,9 +26,9 @@ class Case:
     All tensors have the shape (B, T, H, W). `truth` is NaN in cells that are not scored, and so are the values here.
     `uniform` holds random numbers in [0, 1) that break ties. `bins` is the number of bins of rank and PIT histograms.
     `drawn` is true if members are random draws, and false if they are quantiles, as `correct` writes them. `events` are
-    the thresholds of the evaluation, `climate` the forecast of the climatology reference, None without one.
-    `extremeness` is the extreme forecast index of the raw ensemble, NaN where it is unknown, None without a climate of
-    the model. `eps` are the values of each target that count as none in that index, such as 0.1 mm of rain.
+    the thresholds of the evaluation, `climate` is the forecast of the climatology reference, None without one.
+    `extremeness` is the extreme forecast index of the raw ensemble: NaN where it is unknown, None without a climate of
+    the model. `eps` is, for each target, the largest value that counts as zero in this index, such as 0.1 mm of rain.
     """
 
     forecast: Distribution
@@ -83,7 +83,7 @@ class Case:
 
     @cached_property
     def crps(self) -> Tensor:
-        """CRPS of the forecast; of members, that of their empirical distribution."""
+        """CRPS of the forecast; for members, the CRPS of their empirical distribution."""
         if self.of_members:
             return torch.from_numpy(self.of_members.crps)
         return self.forecast.crps(self.truth)
@@ -140,12 +140,12 @@ def is_ensemble(distribution: Distribution) -> bool:
 def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, bins: int) -> Tensor:
     """Return the bin (0 ... bins - 1) of the truth in the rank or PIT histogram, as int64.
 
-    For an ensemble of bins - 1 members, the rank of the truth among the members; ties are broken at random (Hamill
-    2001, doi:10.1175/1520-0493(2001)129<0550:IORHFV>2.0.CO;2). For another number M of members, (rank + v)/(M + 1)
-    with a random v. For other distributions, the probability integral transform
-    F(y-) + u (F(y) - F(y-)), which is uniform also where the distribution has point masses (Czado et al.
-    2009, doi:10.1111/j.1541-0420.2009.01191.x). `uniform` holds u in [0, 1) in the shape of `truth`;
-    cells without truth get an arbitrary bin.
+    For an ensemble of bins - 1 members, the bin is the rank of the truth among the members; ties are broken at random
+    (Hamill 2001, doi:10.1175/1520-0493(2001)129<0550:IORHFV>2.0.CO;2). For another number M of members, it is the bin
+    of (rank + v)/(M + 1) with a random v. For other distributions, it is the bin of the probability integral transform
+    F(y-) + u (F(y) - F(y-)), which is uniform also where the distribution has point masses (Czado et al. 2009,
+    doi:10.1111/j.1541-0420.2009.01191.x). `uniform` holds u in [0, 1) and has the shape of `truth`; cells without truth
+    get an arbitrary bin.
     """
 
     def own_bin(part: Distribution) -> Tensor:
@@ -160,7 +160,7 @@ def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, 
 
 
 def _bin_of_rank(below: Tensor, equal: Tensor, uniform: Tensor, M: int, bins: int) -> Tensor:
-    """Return the bin of the truth, with `below` and `equal` of M members less than the truth and equal to it."""
+    """Return the bin of the truth; `below` and `equal` count the M members that are less than it and equal to it."""
     rank = below + (uniform * (equal + 1)).to(equal.dtype).clamp(max=equal)
     if bins == M + 1:
         return rank.long()

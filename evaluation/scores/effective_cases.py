@@ -1,4 +1,4 @@
-"""Number of independent cases behind an average over many correlated cells, and tests of histograms that respect it.
+"""Number of independent cases behind an average over correlated cells, and tests of histograms with this number.
 
 Cells of one forecast, and forecasts that start close to each other, are not independent. The variance of an average is
 therefore estimated from its variation between starts, and compared with the variance that independent cases would have.
@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import fdtrc, kolmogorov
 
 _FEWEST_STARTS = 8
-"""With fewer starts there is no estimate of a variance between starts that could be relied on."""
+"""With fewer starts, a variance between starts cannot be estimated reliably."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def flatness_of(histograms: np.ndarray) -> Flatness:
 
     `chi_square` is Pearson's test with the correction of Rao & Scott (1981, doi:10.2307/2287815) of second order: the
     statistic is compared with an F distribution whose degrees of freedom follow from the covariance of the bins between
-    starts. `kolmogorov` is the largest distance between the sum of the histogram and that of a flat one, for as many
-    cases as its variance is worth.
+    starts. `kolmogorov` tests the largest distance between the cumulative histogram and a flat one, for the number of
+    independent cases that follows from its variance.
     """
     totals = histograms[histograms.sum(1) > 0]
     weights, bins = totals.sum(1, keepdims=True), totals.shape[1]
@@ -52,7 +52,7 @@ def flatness_of(histograms: np.ndarray) -> Flatness:
     first, second = float(np.trace(effect)), float((effect**2).sum())
     if freedom < 2 or first <= 0:
         return Flatness(math.nan, math.nan, math.nan)
-    # Without the part that the sampling error of the covariance adds, if residuals are normal.
+    # Without the part that the covariance's sampling error adds to the sum of squares, for normal residuals.
     second = freedom**2 / ((freedom - 1) * (freedom + 2)) * (second - first**2 / freedom)
     d = first**2 / min(max(second, first**2 / (bins - 1)), first**2)
     statistic = float(((found - flat) ** 2 / flat).sum()) / first
@@ -67,8 +67,9 @@ def flatness_of(histograms: np.ndarray) -> Flatness:
 def serial_inflation(residuals: np.ndarray) -> float:
     """Return (1 + r)/(1 - r), the factor by which correlation between successive starts raises a variance, at least 1.
 
-    r is the correlation of the residuals (starts, K) at neighbouring starts: tr(C₁C₀)/tr(C₀²) with their covariance
-    matrices at the lags 1 and 0, so that the patterns with the largest variance, which decide about a test, count most.
+    r is the correlation of the residuals (starts, K) at neighbouring starts: tr(C₁C₀)/tr(C₀²), where C₁ and C₀ are
+    their covariance matrices at the lags 1 and 0. The patterns with the largest variance, which decide about a test,
+    then count most.
     Its bias of -(1 + 3r)/n (Kendall 1954, doi:10.1093/biomet/41.3-4.403) is removed, and it is at most 0.9.
     """
     covariance, lagged, n = residuals.T @ residuals, residuals[1:].T @ residuals[:-1], len(residuals)

@@ -19,12 +19,12 @@ EECRPS_REFERENCE = "Ashkboos et al. 2022, arXiv:2206.14786"
 EFI_REFERENCE = "Lalaurette 2003, doi:10.1256/qj.02.152"
 SOT_REFERENCE = "Zsótér 2006, ECMWF Newsletter 107, 8-17"
 TAILS = {"< 5 %": (0.05, 0.10, 0.01), "> 95 %": (0.95, 0.90, 0.99)}
-"""Extreme events: the percentile of the climatology that is passed, and the inner and the outer one of the shift."""
+"""Extreme events: the level of climatology that an event passes, then the inner and the outer level of the shift."""
 INDEX_BINS = 100
 """Bins of the index between -1 and 1, and of the shift of tails between -10 and 10."""
 LARGEST_SHIFT = 10.0
 INDEX_LEVELS = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
-"""Levels of the climate's quantiles: p = sin² a at equal steps of a, which all have nearly the same weight."""
+"""Levels of the climate's quantiles: p = sin² a at equal steps of a. All levels have nearly the same weight."""
 _OUTERMOST = 1e-6
 
 
@@ -39,12 +39,12 @@ def no_climatology(settings: Settings) -> str:
 
 
 def index_of(forecast: Distribution, climate: Distribution, eps: Tensor | float = -torch.inf) -> Tensor:
-    """Return the extreme forecast index of a forecast in the quantiles of the climate at `INDEX_LEVELS`, (*S).
+    """Return the extreme forecast index (*S) of a forecast against the quantiles of the climate at `INDEX_LEVELS`.
 
-    F is the probability of values below a quantile, and half of that of the quantile itself. The part of the climate
-    up to `eps` is left out; see `data_pipeline.statistics.efi`. Between -1 (all probability below the climate) and 1.
-    The lowest and the highest value of the climate are its quantiles at 10⁻⁶ and 1 - 10⁻⁶, because those of a normal
-    distribution are infinite.
+    F at a quantile is the probability of values below it, plus half the probability of the quantile itself. The part of
+    the climate up to `eps` is left out; see `data_pipeline.statistics.efi`. The index is between -1 (all probability
+    below the climate) and 1. The lowest and the highest value of the climate are its quantiles at 10⁻⁶ and 1 - 10⁻⁶,
+    because the extreme quantiles of a normal distribution are infinite.
     """
     quantiles = climate.quantile(torch.from_numpy(INDEX_LEVELS).clamp(_OUTERMOST, 1 - _OUTERMOST).to(climate.mean))
     lowest = torch.full_like(quantiles[0], -torch.inf)
@@ -57,9 +57,9 @@ def index_of(forecast: Distribution, climate: Distribution, eps: Tensor | float 
 def shift_of_tails(forecast: Distribution, climate: Distribution, inner: float, outer: float) -> Tensor:
     """Return (Q(inner) - C(outer))/(C(outer) - C(inner)), with quantiles Q of the forecast and C of the climate, (*S).
 
-    For the upper tail with 0.9 and 0.99: positive if a tenth of the probability lies beyond the 99th percentile of the
-    climate (Zsótér 2006). With 0.1 and 0.01, the same for the lower tail. NaN where both quantiles of the climate are
-    equal, as 0 mm of rain is.
+    For the upper tail, with 0.9 and 0.99, it is positive if a tenth of the probability lies beyond the 99th percentile
+    of the climate (Zsótér 2006). With 0.1 and 0.01, it is the same for the lower tail. NaN where both quantiles of the
+    climate are equal, such as 0 mm of rain.
     """
     near, far = (climate_quantile(climate, level) for level in (inner, outer))
     distance = far - near

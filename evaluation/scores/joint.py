@@ -1,4 +1,4 @@
-"""The energy score of all targets together, which sees whether a forecast has the right dependence between them."""
+"""The energy score of all targets together, which also depends on the correlation between targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _energy(case: Case) -> Tensor:
     if members is None or case.climate is None:
         return torch.full_like(case.truth, torch.nan)
     scale = case.climate.std
-    # Where one target has no truth, the joint score has none: it counts only in cells that have all.
+    # The joint score counts only in cells where all targets have a truth.
     return energy_score(members / scale, case.truth / scale, dim=1).nan_to_num(0)[:, None].expand_as(case.truth)
 
 

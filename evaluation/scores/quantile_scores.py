@@ -20,8 +20,8 @@ def forecast_quantiles(distribution: Distribution, levels: Tensor, drawn: bool =
     """Return the quantiles (K, *S) at `levels` (K,).
 
     The k-th of M members that are random draws has the level k/(M + 1): on average, this is the probability below it.
-    For members that are quantiles (`drawn` false) it is (k - ½)/M, the level at which `correct` writes them. Quantiles
-    are interpolated between members, and NaN beyond the first and the last one: members say nothing about them.
+    For members that are quantiles (`drawn` false) the level is (k - ½)/M, at which `correct` writes them. Quantiles are
+    interpolated between members. Beyond the first and the last member they are unknown, and NaN.
     """
 
     def quantiles(part: Distribution) -> Tensor:

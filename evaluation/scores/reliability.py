@@ -15,7 +15,7 @@ SHOWN_BINS = 11
 """Bins of the diagram."""
 DRAWS = 10_000
 _ROWS_AT_ONCE = 512
-"""A row needs 51 x 51 means."""
+"""Rows of a block of the isotonic regression; a row needs 51 x 51 means."""
 
 
 def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
@@ -30,10 +30,11 @@ def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Ma
 def reliability_curve(starts: ProbabilityBins) -> dict[str, np.ndarray]:
     """Return the reliability diagram of one threshold from the contributions of each start, (starts, bins).
 
-    `x` is the mean probability of a bin, `y` the frequency of the event in it, `share` its share of the cases. From
-    `low` to `high` reach the consistency bars: 90 % of the frequencies of a reliable forecast lie there (Bröcker &
-    Smith 2007, doi:10.1175/WAF993.1), drawn for as many cases as the variation between starts is worth. `calibrated` is
-    the frequency that isotonic regression gives. Bins without a case are left out.
+    `x` is the mean probability of a bin, `y` the frequency of the event in it, `share` its share of the cases.
+    Consistency bars reach from `low` to `high`: 90 % of the frequencies of a reliable forecast lie there (Bröcker &
+    Smith 2007, doi:10.1175/WAF993.1). They are drawn for the number of independent cases that follows from the
+    variation between starts. `calibrated` is the frequency that isotonic regression gives. Bins without a case are left
+    out.
     """
     share, probability, outcome = (part.sum(0) for part in (starts.share, starts.probability, starts.outcome))
     used = share > 0
@@ -56,8 +57,8 @@ def reliability_curve(starts: ProbabilityBins) -> dict[str, np.ndarray]:
 def isotonic_regression(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the rising sequence with the smallest weighted squared distance to `values`, along the last axis.
 
-    The i-th number is the largest, over a <= i, of the smallest, over b >= i, mean of the values from a to b (Barlow et
-    al. 1972, theorem 1.4). Values without weight have no influence, and numbers there no meaning.
+    The i-th number is the maximum over a <= i of the minimum over b >= i of the mean of the values from a to b (Barlow
+    et al. 1972, theorem 1.4). Values without weight have no influence, and the numbers in their places have no meaning.
     """
     shape, K = values.shape, values.shape[-1]
     value, weight = (one.reshape(-1, K) for one in np.broadcast_arrays(values, weights))
@@ -78,11 +79,12 @@ def isotonic_regression(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def corp_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray]:
     """Return miscalibration and discrimination, (...): the parts of the Brier score by isotonic regression.
 
-    Miscalibration is the Brier score less that of the calibrated probabilities c, discrimination the Brier score of the
-    base rate less that of c. Miscalibration - discrimination + uncertainty is the Brier score.
+    Miscalibration is the Brier score minus the Brier score of the calibrated probabilities. Discrimination is the Brier
+    score of the base rate minus that of the calibrated probabilities. Miscalibration - discrimination + uncertainty is
+    the Brier score.
     """
     s = bins.base_rate[..., None]
-    # Members have few probabilities: bins that are empty everywhere are left out.
+    # Members give few different probabilities: bins that are empty everywhere are left out.
     somewhere = np.atleast_1d((bins.share > 0).reshape(-1, bins.share.shape[-1]).any(0))
     somewhere[0] = True  # no threshold of this target: one empty bin
     share, probability, outcome = (part[..., somewhere] for part in (bins.share, bins.probability, bins.outcome))

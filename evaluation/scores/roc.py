@@ -32,7 +32,7 @@ def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Ma
     hits, false_alarms = ProbabilityBins.of_thresholds(probability_bins).rates()
     found = {}
     for k, label in enumerate(threshold_labels(settings, target)):
-        # Without empty bins, which repeat a point.
+        # Empty bins repeat a point and are left out.
         new = np.append(True, (np.diff(hits[k]) != 0) | (np.diff(false_alarms[k]) != 0))
         found[label] = {"x": false_alarms[k][new], "y": hits[k][new], "probability": np.linspace(0, 1, BINS + 1)[new]}
     return found

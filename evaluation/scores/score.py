@@ -20,20 +20,20 @@ from evaluation.scores.case import Case
 
 @dataclass(frozen=True, eq=False)
 class Binned:
-    """A statistic with a number for each of `bins`: in the bin `index` of a cell each of `values`, elsewhere 0.
+    """A statistic of `bins` numbers: a cell adds each of its `values` to the bin `index`, and 0 to all other bins.
 
-    It has `bins` numbers for the first of `values`, then as many for the second, and so on. With a first axis of K
-    indices, for example one for each threshold, these numbers follow each other for every k.
+    The statistic has `bins` numbers for the first of `values`, then as many for the second, and so on. If `index` has a
+    first axis of K, for example one index for each threshold, these numbers follow each other for every k.
     """
 
     index: Tensor
     """(B, T, H, W) or (K, B, T, H, W), int64."""
     bins: int
     values: tuple[Tensor, ...]
-    """Each in the shape of `index`."""
+    """Tensors of the same shape as `index`."""
 
     def each(self) -> list[Binned]:
-        """Return the K statistics of a first axis of K indices one by one, each over (B, T, H, W)."""
+        """Return one statistic over (B, T, H, W) for each of the K indices on the first axis."""
         if self.index.ndim == 4:
             return [self]
         pieces = zip(self.index, *self.values, strict=True)
@@ -42,10 +42,11 @@ class Binned:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything about an evaluation that decides which scores can be computed, and how many numbers they have.
+    """The properties of an evaluation that decide which scores can be computed, and how many numbers they have.
 
-    `bins`: of rank and PIT histograms. `thresholds`: those of each target. `climatology`, `extremeness`: whether cases
-    have a climate, and the extreme forecast index of the raw ensemble.
+    `bins` is the number of bins of rank and PIT histograms, `thresholds` holds the thresholds of each target.
+    `climatology` and `extremeness` say whether cases have a climate, and the extreme forecast index of the raw
+    ensemble.
     """
 
     task: Task
@@ -60,7 +61,7 @@ class CellStatistic:
     """A function of a case that can be averaged over cells and forecasts.
 
     `cells` returns (B, T, H, W), or (K, B, T, H, W) or `Binned` with K = `size(settings)` numbers a cell. With `map`,
-    for one number a cell, the averages of every cell over time are kept too.
+    which needs one number a cell, the average over time is kept for every cell too.
     """
 
     cells: Callable[[Case], Tensor | Binned]
@@ -79,10 +80,10 @@ class Score:
 
     `value` gets the averages of the `statistics` by name: arrays (...) of single numbers or (..., K). It returns (...),
     or (..., L) if `labels` names L numbers of a target. It may be called with any leading axes. Statistics of the same
-    name in several scores must be the same statistic; it is computed once. `best` is the value of a perfect forecast:
-    `low` scores are 0 then and have a skill, 1 - score / score of the reference, unless they have no `zero`. `missing`
-    says why the score cannot be computed, "" if it can. Scores that are `default` are computed if the option `scores`
-    names none; they must be cheap.
+    name in several scores must be the same statistic; it is computed once. `best` is the value of a perfect forecast. A
+    score with `low` is 0 for a perfect forecast and has a skill, 1 - score / score of the reference, unless `zero` is
+    false. `missing` says why the score cannot be computed, "" if it can. Scores that are `default` are computed if the
+    option `scores` names none; they must be cheap.
     """
 
     name: str
@@ -101,11 +102,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Diagram:
-    """A curve or histogram of each model, as `Score`; `value` returns arrays for each label.
+    """A curve or histogram of each model, defined as a `Score` is; `value` returns arrays for each label.
 
     `value(settings, target, **averages)` gets averages without leading axes and returns `{LABEL: {"x": array, ...}}`. A
-    diagram with a single panel has the label "". If `by_start`, an average has a first axis of the contributions of the
-    starts, in the order of time, whose sum is the average. `missing` and `default` are those of `Score`.
+    diagram with a single panel has the label "". If `by_start`, an average has a first axis with the contribution of
+    each start, in the order of time; their sum is the average. `missing` and `default` are as in `Score`.
     """
 
     name: str

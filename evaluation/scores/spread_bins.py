@@ -1,4 +1,4 @@
-"""Error in bins of the spread: whether a forecast knows on which days it is uncertain."""
+"""Error in bins of the spread: whether the error is large where a forecast's spread is large."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evaluation.scores.case import Case
 from evaluation.scores.score import Binned, CellStatistic, Diagram, Settings
 
 OCTAVES, FIRST = 36, -24
-"""Bins have fixed edges, half an octave apart from 2^-24 units on: a batch does not know the spread of others."""
+"""Edges of the bins are fixed, half an octave apart from 2^-24 units on: a batch cannot know the spread of others."""
 
 
 def _by_spread(case: Case) -> Binned:

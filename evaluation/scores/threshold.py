@@ -1,4 +1,4 @@
-"""Events: the probability that a forecast gives to a threshold, and whether the truth has passed it."""
+"""Events: the forecast probability that a threshold is passed, and whether the truth has passed it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def make_events(
 ) -> tuple[Event, ...]:
     """Return the k-th threshold of all targets as one event, for every k; `like` has the shape (B, T, H, W).
 
-    `thresholds` holds those of each target, `climate` is the distribution of the climatology reference, which is needed
-    for thresholds that are `climatological`.
+    `thresholds` holds the thresholds of each target. `climate` is the distribution of the climatology reference, which
+    is needed for thresholds that are `climatological`.
     """
     events = []
     for k in range(max(map(len, thresholds), default=0)):
@@ -52,7 +52,7 @@ def make_events(
             if threshold.climatological:
                 if climate is None:
                     raise ValueError(f"the threshold {threshold.label} needs a climatology")
-                # Of all targets, because a distribution has no axis to choose one of them.
+                # The quantiles of all targets are computed, because a distribution cannot be cut to one of them.
                 values = climate_quantile(climate, threshold.value)[:, t]
                 if limit.ndim == 3:
                     limit = limit.expand_as(like).clone()
@@ -71,7 +71,7 @@ def climate_quantile(climate: Distribution, level: float) -> Tensor:
 
 
 def resolved_quantiles(distribution: Distribution, levels: Tensor) -> Tensor:
-    """Return the quantiles (K, *S) at `levels` (K,), NaN at levels that the distribution does not know."""
+    """Return the quantiles (K, *S) at `levels` (K,), NaN at levels that the distribution does not resolve."""
 
     def quantiles(part: Distribution) -> Tensor:
         lowest, highest = part.resolved_levels

@@ -15,15 +15,15 @@ from evaluation.scores.threshold import Event
 from models.distribution import Distribution, in_double, level_nodes, threshold_weighted_crps
 
 _NO_PROBABILITY = 1e-12
-"""Below this probability of an event, the conditional distribution has no digits left."""
+"""If the probability of an event is below this number, the conditional distribution has no accurate digits."""
 
 
 def crps_beyond(forecast: Distribution, truth: Tensor, event: Event, fair: bool = False) -> Tensor:
     """Return ∫ (F(x) - 1{y <= x})² dx over the x of the event only, (*S).
 
-    Above the limit it is the CRPS of max(X, limit) (Allen et al. 2023, doi:10.1137/22M1532184), below it is the rest
-    of the CRPS. Without a closed form, the integral of the quantile score by Gauss-Legendre has a relative error of
-    1e-6.
+    For an event above its limit, this is the CRPS of max(X, limit) (Allen et al. 2023, doi:10.1137/22M1532184). For an
+    event below its limit, it is the rest of the CRPS. Without a closed form, the integral of the quantile score by
+    Gauss-Legendre has a relative error of 1e-6.
     """
     limit = event.limit.expand_as(truth)
     above = threshold_weighted_crps(forecast, truth, limit, fair)
@@ -33,8 +33,8 @@ def crps_beyond(forecast: Distribution, truth: Tensor, event: Event, fair: bool 
 def crps_given(forecast: Distribution, truth: Tensor, event: Event) -> Tensor:
     """Return the CRPS of the forecast's distribution given the event, where the event happened, and 0 elsewhere, (*S).
 
-    This is the outcome-weighted CRPS (Holzmann & Klar 2017, doi:10.1214/16-AOAS972). If a forecast gives the event no
-    probability, the distribution given the event is taken to be the limit itself: a distribution with light tails comes
+    This is the outcome-weighted CRPS (Holzmann & Klar 2017, doi:10.1214/16-AOAS972). If a forecast gives the event the
+    probability 0, the limit itself stands for the distribution given the event; a distribution with light tails comes
     near to it.
     """
     limit = event.limit.expand_as(truth)
@@ -67,7 +67,8 @@ def _crps_of_chosen(members: Tensor, truth: Tensor, limit: Tensor, above: Tensor
     count = chosen.sum(0)
     n = count.clamp(min=1)
     absolute = ((members - truth).abs() * chosen).sum(0) / n
-    # Members outside are moved to the limit: pairs of them have no difference, pairs with one of them are subtracted.
+    # Members outside the event are moved to the limit: two of them have no difference, and pairs of a member inside and
+    # one outside are subtracted.
     excess = torch.where(chosen, (members - limit).abs(), 0).sort(0).values
     M = len(members)
     rank = torch.arange(1, M + 1, dtype=truth.dtype, device=truth.device).view(-1, *[1] * truth.ndim)

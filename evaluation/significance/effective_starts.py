@@ -1,9 +1,9 @@
 """The number of independent starts that correlated starts are worth, and how well it is known.
 
-The contributions of the starts to a score are taken for a stationary Gauss-Markov chain: the correlation of two starts
-is the product of the correlations of all steps between them. A step of the usual length has the correlation r, a step
-that is d times as long |r|^d with the sign of r. Regular starts are then an AR(1) series. Gaps between runs of starts
-need no special treatment, because |r|^d vanishes there.
+The contributions of the starts to a score are modelled as a stationary Gauss-Markov chain: the correlation of two
+starts is the product of the correlations of all steps between them. A step of the usual length has the correlation r; a
+step that is d times as long has |r|^d with the sign of r. Regular starts are then an AR(1) series. Gaps between runs of
+starts need no special treatment, because |r|^d vanishes there.
 
 All formulas are sums over pairs of starts. In a chain they are linear recurrences, so they cost n log n operations, and
 no array has n x n elements.
@@ -24,12 +24,12 @@ CORRELATIONS = np.tanh(np.linspace(-0.55, 2.65, 49))
 FEWEST_DEGREES = 1.0
 """Smallest number of degrees of freedom: with fewer, the t of an interval is above 12.7 and grows without limit."""
 ELEMENTS = 1 << 16
-"""Most elements of an array while a table is made."""
+"""Most elements of an array while tables are made."""
 
 
 @dataclass(frozen=True)
 class EffectiveStarts:
-    """What the starts of one comparison can tell, as tables over the observed correlation of neighbours.
+    """Tables of how much the starts of one comparison are worth, by the observed correlation of neighbours.
 
     `weights` sum to 1. `pairs` are the weights of the pairs of consecutive starts that are neighbours, which sum to 1.
     `share` is 1/n', the variance of the weighted mean for contributions with variance 1. `freedom` are the degrees of
@@ -98,7 +98,7 @@ def _moments(steps: np.ndarray, weights: np.ndarray, pairs: np.ndarray) -> np.nd
     `steps` (k, n - 1) are the correlations of consecutive starts for k values of r. The rows of the result are: the
     weighted mean of the correlations of neighbours, the expectation of p/s², 1/n', the variances of s² and p, and their
     covariance. The variances are those of normal contributions with variance 1 (Bartlett 1946, doi:10.2307/2983611).
-    The expectation of the ratio is that of its Taylor series of second order, of deviations from the sample mean; for
+    The expectation of the ratio follows from its second-order Taylor series, for deviations from the sample mean; for
     an AR(1) series it is r - (1 + 3r)/n (Kendall 1954, doi:10.1093/biomet/41.3-4.403).
     """
     sums = _sum_correlations(steps, weights)

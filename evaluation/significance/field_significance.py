@@ -1,7 +1,7 @@
-"""Where on a map two models differ beyond chance, from sums that batches, ranks and tiles can add.
+"""Find where on a map two models differ beyond chance, from sums that batches, ranks and tiles can add.
 
-The dates are cut into at most `BLOCKS` parts of equal length. For each cell the sums of a score over each part are
-kept. Means of parts that are weeks long hardly depend on each other, so a t test on them needs no series of single
+The dates are cut into at most `BLOCKS` blocks of equal length. For each cell, the sum of a score over each block is
+kept. Means of blocks that are weeks long hardly depend on each other, so a t test on them needs no series of single
 dates. It costs `BLOCKS` maps for each model instead of one for each date: at half a degree 12 maps of sums take 25 MB
 and their weights 12.5 MB.
 """
@@ -18,7 +18,7 @@ from evaluation.significance.multiple_tests import discoveries
 BLOCKS = 12
 """Most blocks of dates. More blocks find more, but take more memory and depend more on each other."""
 FEWEST_BLOCKS = 5
-"""There is no test of cells with data in fewer blocks."""
+"""Cells with data in fewer blocks are not tested."""
 
 
 def date_blocks(times: np.ndarray) -> np.ndarray | None:

@@ -119,8 +119,8 @@ def _with_seeds(
 def jackknife(score: Callable[..., np.ndarray], *means: WeightedMean) -> np.ndarray:
     """Return the contribution of every start: (1/w - 1)(score of all - score without that start).
 
-    w is the share of the start in the sum of weights. The contribution to an average is the start's own average less
-    that of all.
+    w is the share of the start in the sum of weights. The contribution to an average is the average of this start minus
+    the average of all starts.
     """
     whole = score(*(mean.sum(0).value for mean in means))
     without = [WeightedMean(mean.total.sum(0) - mean.total, mean.weight.sum(0) - mean.weight).value for mean in means]

@@ -1,4 +1,4 @@
-"""Statements about several models: which differ, which may be the best, which differences the starts could show."""
+"""Comparison of several models: which differ, which may be the best, which differences the starts could show."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def describe_pairs(
     differences: Mapping[tuple[str, str], Estimate],
     relative: Mapping[tuple[str, str], Estimate],
 ) -> Pairs:
-    """Return for each of `names`, and for each earlier one, the difference of their CRPS, and p-values.
+    """Return for each of `names`, and for each earlier name, the difference of their CRPS, and p-values.
 
-    `differences` are those of each model to each earlier one, `relative` the same divided by the CRPS of the earlier
-    one. The p-values are those of the relative differences: the errors of all models grow in the same seasons, which
-    makes a difference less certain and a ratio not. `p_holm` is adjusted for the number of all pairs.
+    `differences` are between each model and each earlier one; `relative` are the same, divided by the CRPS of the
+    earlier one. The p-values test the relative differences: the errors of all models grow in the same seasons, which
+    makes a difference less certain, but not a ratio. `p_holm` is adjusted for the number of all pairs.
     """
     p_values = {pair: p for pair, estimate in relative.items() if (p := estimate.p_value()) is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
@@ -70,7 +70,7 @@ def detectable_differences(starts: int, gains: Mapping[str, Mapping[str, Estimat
     """Return the smallest true differences that a test on these starts would find with 80 % probability.
 
     `gains[REFERENCE][MODEL]` is the difference of the CRPS of reference and model, divided by the CRPS of raw. The
-    result has per cent, None where there is no interval, and a sentence.
+    result holds values in per cent, None where there is no interval, and a sentence.
     """
     models: dict[str, dict[str, float | None]] = {}
     sentences = []

@@ -15,10 +15,10 @@ from evaluation.aggregation import WeightedMean
 
 @dataclass(frozen=True)
 class RunMean(WeightedMean):
-    """Averages of models of which some have several training runs.
+    """Averages of models, some of which have several training runs.
 
-    `runs[MODEL]` holds the same averages for each run of a model, with the average of this run in the place of the mean
-    over the model's runs.
+    `runs[MODEL]` holds these averages once for each run of a model, with the run's average in place of the mean over
+    all runs of the model.
     """
 
     runs: Mapping[str, tuple[WeightedMean, ...]]
@@ -42,7 +42,7 @@ class RunMean(WeightedMean):
 def run_variances(score: Callable[..., np.ndarray], means: Sequence[WeightedMean]) -> Iterator[tuple[np.ndarray, int]]:
     """Yield for each model with several runs the variance of the score by its seeds, and its degrees of freedom.
 
-    The score is computed with the averages of one run in the place of all averages of this model. The variance of the
+    The score is computed with the averages of one run in place of the model's mean over its runs. The variance of the
     mean over S runs is the variance of these S scores, divided by S.
     """
     counts = {model: len(runs) for mean in means if isinstance(mean, RunMean) for model, runs in mean.runs.items()}

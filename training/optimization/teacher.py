@@ -27,8 +27,7 @@ WEIGHT = 0.5
 
 
 class Teacher:
-    """The corrector in the file `path`, from whose forecasts a run on `task` learns, with the share `weight` of the
-    loss.
+    """The corrector in the file `path`, whose forecasts a run on `task` learns, with the share `weight` of the loss.
 
     The loss against a predictive distribution G is the expected loss if truths were drawn from G (Hinton et al. 2015,
     arXiv:1503.02531, for classes): ∫ L(F, G⁻¹(τ)) dτ over the levels τ, by Gauss-Legendre quadrature with `NODES`

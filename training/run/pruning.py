@@ -34,7 +34,7 @@ COMPARED = ("data", "task", "loss", "max_members", "fingerprint")
 
 @dataclass(frozen=True)
 class PruningOptions:
-    """The option `trainer.pruning`: runs are compared after `first_epoch` epochs, times 1, `factor`, `factor`², ..."""
+    """The option `trainer.pruning`: runs are compared after `first_epoch` x `factor`^k epochs, k = 0, 1, 2, ..."""
 
     first_epoch: int = 1
     factor: int = 3
