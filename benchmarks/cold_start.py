@@ -1,11 +1,10 @@
-"""Time, memory and disk space of the first correction, as a container or a function pays them.
+"""Time, memory and disk space of the first correction, which matter in containers and serverless functions.
 
-`first_message_s` is the time from the start of the process until the first corrected message is in the output file:
-one start and lead time with 51 members on 361 x 720, an EMOS corrector in ONNX Runtime. `command_s` is the time of the
-whole command for two members on a grid of 10 degrees, which is all start-up, `command_cpu_s` its CPU time, which
-depends less on other programs, and `memory_mb` its peak memory. The numbers that begin with `torch` are those of the
-same corrector in PyTorch. Files are in the page cache, as in a container that has started before. Each number is the
-median of all rounds.
+`first_message_s` is the time from the start of the process until the first corrected message is in the output file: one
+start and lead time with 51 members on 361 x 720, an EMOS corrector in ONNX Runtime. The command for two members on a
+grid of 10 degrees is all start-up: `command_s` is its time, `command_cpu_s` its CPU time, which depends less on other
+programs, and `memory_mb` its peak memory. Numbers whose names begin with `torch` are for the same corrector in PyTorch.
+Files are in the page cache, as in a container that has started before. Each number is the median of all rounds.
 
 `packages` and `size_mb` count the packages that `pip install deepweather` brings, and the bytes of their files in this
 environment, with compiled bytecode.
@@ -72,7 +71,7 @@ def run(corrector: Path, forecast: Path) -> StartCost:
     while not ended:
         if not first and any(path.stat().st_size for path in forecast.parent.glob(".out.grib.*")):
             first = time.perf_counter() - began
-        # Not `usage`, whose peak includes that of this process before it became the command.
+        # `usage` would also count the peak memory of this process before it became the command.
         peak = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
         memory = max(memory, int(peak[1]) / 1024 if peak else 0)
         time.sleep(0.002)
@@ -85,7 +84,7 @@ def run(corrector: Path, forecast: Path) -> StartCost:
 
 
 def installed_size() -> tuple[int, float]:
-    """Return the number of packages that this project requires without its extras, and itself, and their MB."""
+    """Return the number and the MB of this package and all packages that it requires without its extras."""
     names, wanted = set[str](), ["deepweather"]
     size = 0
     while wanted:

@@ -1,9 +1,8 @@
 """A training step compiled by `torch.compile`, compared with the same step uncompiled, on 361 x 720 and one thread.
 
 Every network computes the loss and the gradients of one forecast in its shipped size, in a process of its own. Freed
-memory is kept.
-Both steps run in turn; the median of their CPU times counts. The first compiled step includes the compiler, whose
-seconds are printed. A network that does not compile is named with its error, and has no ratio.
+memory is kept. Both steps run in turn; the median of their CPU times counts. The first compiled step includes the
+compiler, whose seconds are printed. A network that does not compile is named with its error, and has no ratio.
 
     python -m benchmarks.compiled_step [--json] [--models unet mlp] [--rounds 3] [--rows 361]
 """

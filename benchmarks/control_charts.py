@@ -1,9 +1,9 @@
 """False alarms and delays of the control charts of `monitor` on AR(1) series: the table of docs/monitor.md.
 
 Each series has a reference period, from which mean, deviation and correlation are estimated as in `monitor`. The mean
-run length counts days to the first false alarm; series are watched for ten times the nominal length at most, so that
-it is a lower bound. A row with 10 charts is for one of them, whose nominal length is 10 times as long. Delays are
-medians, in days, after shifts of the mean in standard deviations of a day.
+run length counts days to the first false alarm; it is a lower bound, because series are watched for at most ten times
+the nominal length. In a row with 10 charts, the figures are for one of them, whose nominal length is 10 times as long.
+Delays are medians, in days, after shifts of the mean in standard deviations of a day.
 
     python -m benchmarks.control_charts [--trials 1000] [--nominal 365] [--json]
 """
@@ -28,7 +28,7 @@ WATCHED = 10
 """Nominal run lengths for which a series is watched."""
 SHIFTS = (1.0, 2.0, 3.0)
 HARDEST = 0.9
-"""Largest correlation of which the docs state that false alarms are as rare as promised."""
+"""Largest correlation for which the docs state that false alarms are as rare as promised."""
 
 
 def ar1(r: float, length: int, trials: int, rng: np.random.Generator) -> np.ndarray:

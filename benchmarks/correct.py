@@ -3,14 +3,14 @@
 The input has 51 members and 5 lead times of the temperature at 2 m on 361 x 720; the corrector is the U-Net of
 `conf/model/unet.yaml`. The command runs in a process of its own, from its start to its end.
 
-`time_vs_floor` divides the seconds of the command, less its start-up, by those of the floor: ecCodes decodes and
-encodes the same messages in two threads, and the network's bare forward pass corrects the five forecasts.
-`cpu_vs_floor` is the same for CPU seconds, which depend less on other programs. `cold_start_s` is the start-up: the
-seconds of the same command for two members and one lead time on a grid of 10 degrees. `memory_forecasts` is the peak
-memory of the command above that of the floor, which holds one forecast in single precision and the network's
-intermediate results; `memory_by_member` is the same for a file that holds all lead times of one member before those of
-the next. Both are in units of a forecast, 51 fields in double precision. Floor and command run in turn; each number is
-the median of all rounds.
+`time_vs_floor` divides the seconds of the command, less its start-up, by the seconds of the floor, the least work:
+ecCodes decodes and encodes the same messages in two threads, and the network's bare forward pass corrects the five
+forecasts. `cpu_vs_floor` is the same for CPU seconds, which depend less on other programs. `cold_start_s` is the
+start-up: the seconds of the same command for two members and one lead time on a grid of 10 degrees. `memory_forecasts`
+is the peak memory of the command above the peak of the floor, which holds one forecast in single precision and the
+network's intermediate results. `memory_by_member` is the same for a file in which all lead times of one member come
+before the next member. Both are in units of a forecast, 51 fields in double precision. Floor and command run in turn;
+each number is the median of all rounds.
 
     python -m benchmarks.correct [--json] [--rounds 5] [--packing grid_simple] [--edition 2]
 """
@@ -47,7 +47,7 @@ FORECAST_BYTES = MEMBERS * 8 * HALF_DEGREE.shape[0] * HALF_DEGREE.shape[1]
 
 
 class Cost(NamedTuple):
-    """What a process took: wall-clock seconds, CPU seconds of all its threads, and peak memory in bytes."""
+    """Cost of a process: wall-clock seconds, CPU seconds of all its threads, and peak memory in bytes."""
 
     wall: float
     cpu: float
@@ -57,7 +57,7 @@ class Cost(NamedTuple):
 def write_forecast(
     path: Path, grid: Grid, members: int, leads: Sequence[int], packing: str, edition: int, by_member: bool = False
 ) -> None:
-    """Write one start: smooth fields and noise, in 16 bits; all members of a lead time, or all leads of a member."""
+    """Write one start in 16 bits: smooth fields and noise, lead time by lead time, or with `by_member` by member."""
     random = np.random.default_rng(0)
     waves = np.cos(np.radians(np.array(grid.latitudes)))[:, None] * np.cos(2 * np.radians(np.array(grid.longitudes)))
     keys: dict[str, object] = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1}

@@ -30,7 +30,7 @@ from evaluation.significance.run_means import RunMean
 DAY = 86_400
 REPLICATES = 500
 FIRST_SEED = 20_000
-"""Seeds of these tables; the method was chosen on seeds below."""
+"""Seeds of these tables begin here. The method was chosen on smaller seeds."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ WITHIN = [
     }.items()
     for r in correlations
 ]  # fmt: skip
-"""Coverage is 93 to 97 %."""
+"""Series for which the coverage is 93 to 97 %."""
 UNEVEN = [
     Series("64 Mondays and Thursdays", np.cumsum(np.where(np.arange(64) % 2, 3, 4)), 0.6),
     Series("16 pairs, 45 days apart", (45 * np.arange(16)[:, None] + [0, 3.5]).ravel(), 0.6),
@@ -79,7 +79,7 @@ BEYOND = [
     regular(16, 0.6), regular(32, 0.8), regular(105, 0.9), regular(105, 0.9, noise=0.5), regular(210, 0.9, noise=0.5),
     regular(730, 0.9, noise=0.5),
 ]  # fmt: skip
-"""Too few starts, or a memory that the correlation of neighbours does not show."""
+"""Series with too few starts, or with a memory that the correlation of neighbours does not show."""
 
 
 def coverages(series: Series, trials: int, seed: int) -> dict[str, float]:
@@ -114,9 +114,9 @@ def contain(values: np.ndarray, days: np.ndarray, truth: float) -> Iterator[bool
 
 
 def skill_coverage(series: Series, trials: int, seed: int) -> float:
-    """Return the coverage of the skill of a model whose CRPS is 0.9 of raw's, plus a part of its own.
+    """Return the coverage of the skill of a model whose CRPS is 0.8 of raw's, plus 0.1 of an independent series.
 
-    Both CRPS have skewed distributions, the exponential of normal series.
+    The CRPS of raw and the independent series have skewed distributions, the exponential of normal series.
     """
     rng = np.random.default_rng([FIRST_SEED, seed])
     weather, own = np.exp(0.5 * series.draw(trials, rng)), np.exp(0.5 * series.draw(trials, rng))
@@ -144,8 +144,8 @@ def coverage_table(cases: Sequence[Series], trials: int, seed: int) -> tuple[lis
 def seed_coverages(runs: int, seeds: float, trials: int, seed: int) -> tuple[float, float]:
     """Return the coverage of the mean over dates and training runs: with the variance of the seeds, and without it.
 
-    Scores of 64 starts with r = 0.6 are weather that all runs share (variance 1), a deviation of each run (standard
-    deviation `seeds`), and a quarter as much variance of their own.
+    Scores of 64 starts with r = 0.6 are a sum: weather that all runs share (variance 1), a constant deviation of each
+    run (standard deviation `seeds` over the runs), and a series that differs between runs (variance 1/4).
     """
     rng, series = np.random.default_rng([FIRST_SEED, seed]), regular(64, 0.6)
     weather = series.draw(trials, rng)
@@ -160,7 +160,7 @@ def seed_coverages(runs: int, seeds: float, trials: int, seed: int) -> tuple[flo
 
 
 def false_discoveries(series: Series, share: float, trials: int, seed: int) -> tuple[float, float, float]:
-    """Return the rate of false discoveries on maps, that of single t tests of each cell, and the share found.
+    """Return the rates of false discoveries on maps and by a t test of each cell, and the share of differences found.
 
     A map has 24 x 36 cells, of which neighbours are correlated; a `share` of the cells has a true difference of one
     standard deviation of a single start.

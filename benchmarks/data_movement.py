@@ -1,4 +1,4 @@
-"""Bytes that a training step moves between memory and processor, against the least; 361 x 720 points, one forecast.
+"""Bytes that a training step moves between memory and processor, compared with the least; 361 x 720, one forecast.
 
 The count is the sum of all tensors that operators read and write. Tensors of less than 1 MiB stay in a core's cache and
 do not count. An operator of this project that works in blocks, such as attention among members, counts as one.

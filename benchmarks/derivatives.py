@@ -2,8 +2,8 @@
 
 A random field of degrees up to 120 has a known Laplacian and a known gradient. It is rounded to the steps of a 16-bit
 GRIB field. Both methods differentiate the rounded field; the transform analyses it by least squares of Legendre
-functions up to degree 180 and synthesises the derivatives. Errors are root mean squares over the area, relative to
-that of the true derivative.
+functions up to degree 180 and synthesises the derivatives. Errors are root mean squares over the area, relative to the
+root mean square of the true derivative.
 
 - `error_laplacian`, `error_gradient`: error of the differences divided by that of the transform.
 - `time`: CPU time of the transform divided by that of the differences, for gradient and Laplacian together.

@@ -2,7 +2,7 @@
 
 A sample is the mean and spread of 10 members of 11 variables on 361 x 720 points with its truth, 24 MB; a step takes
 one sample and then sleeps for 15 ms, as long as a GPU computes. No sample is cached, and all files are in the page
-cache. Samples come from a store of moments, and from the GRIB1 files. `wait_share` is that of the store.
+cache. Samples come from a store of moments, and from the GRIB1 files. `wait_share` is the share with the store.
 
     python -m benchmarks.feed [--json] [--steps 200] [--starts 4]
 """

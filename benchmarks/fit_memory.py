@@ -24,7 +24,7 @@ from models.corrector import Corrector, needed_task
 
 FIT_TASK = Task("fits", ["2t", "msl", "10u", "10v", "tcwv", "skt", "tcc", "tp"], ["2t"], [48])
 TRUTH_ROW_STEP = 61
-"""Truth is known in every row of this step."""
+"""Truth is known in one of this many rows."""
 MEMORY_LIMIT = 1.5e9
 """Bytes by which memory may rise."""
 NETWORK_SPEC = {"_target_": "models.networks.mlp.MLP", "width": 1}
@@ -42,7 +42,7 @@ FITS: dict[str, tuple[dict, int]] = {
 
 
 class SyntheticForecasts(Dataset[Sample]):
-    """`starts` forecasts spread over eight years, computed by shifting one random field; some `rows` of them."""
+    """`starts` forecasts spread over eight years, computed by shifting one random field, and cut to `rows`."""
 
     def __init__(self, task: Task, starts: int, members: int, rows: slice = ALL) -> None:
         self.task, self.starts, self.members, self.rows = task, starts, members, rows

@@ -3,7 +3,7 @@
 A U-Net corrects 2 m temperature at 48 h on data ranks of one thread each. Skill is 1 - CRPS / CRPS of the raw ensemble
 on the validation years 2014 and 2015, with the best weights of each run. The first row of the table is synchronous
 training: a message with all gradients in every step. Each other row has local steps after a fraction of the run.
-Messages and bytes are all those between ranks in a run, as a share of the first row's. Prepare the data first:
+Messages and bytes count everything that ranks send in a run, as a share of the first row. Prepare the data first:
 
     deepweather prepare data=twin
     python -m benchmarks.local_sgd [--json] [--path data/twin] [--ranks 4] [--epochs 20] [--seeds 2]
@@ -37,7 +37,7 @@ from training.step.correction_module import CorrectionModule
 from training.step.datamodule import open_training_data
 
 SYNCHRONOUS = 1 - 1e-9
-"""A fraction of the run that leaves no step for local ones."""
+"""A fraction of the run after which no local step remains."""
 SCHEDULES = ((2, SYNCHRONOUS), (2, 0.5), (4, 0.5), (16, 0.5), (16, 0.0))
 """Interval of averages, and the fraction of the run before the first local step."""
 SPEC = {"_target_": "models.networks.unet.UNet", "width": 8, "depth": 2, "dropout": 0.1}

@@ -1,6 +1,6 @@
 """Attention among the members in each cell: time and memory, compared with PyTorch's own operators.
 
-The peer is the same layer out of PyTorch's layer normalisation, linear layers and `scaled_dot_product_attention`. Both
+The peer is the same layer made of PyTorch's layer normalisation, linear layers and `scaled_dot_product_attention`. Both
 compute a forward and a backward pass on one thread: 10 members on 361 x 720 points, 50 members on 91 x 180.
 
     python -m benchmarks.member_attention [--json]

@@ -1,6 +1,6 @@
 """Processor seconds to order 51 members in 361 x 720 cells and to give them sorted values, by kind of raw members.
 
-Compared with NumPy's stable `argsort` of the same floats, which leaves equal members in the order of their numbers.
+The peer is NumPy's stable `argsort` of the same floats, which leaves equal members in the order of their numbers.
 
 python -m benchmarks.member_sort
 """

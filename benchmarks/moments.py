@@ -2,8 +2,8 @@
 
 A sample is one start and lead time: 10 members of 8 variables on 361 x 720 points with 16 bits, 42 MB in the file, and
 17 MB as two pseudo-members. The files are in the page cache, starts are in random order, all readers are timed in turn,
-and the shortest round of each counts. `members` reads all members and, as `through_members`, then reduces them.
-`preadv` reads the bytes of the packed values into an existing array, in one thread.
+and the shortest round of each counts. `members` reads all members; `through_members` also reduces them. `preadv` reads
+the bytes of the packed values into an existing array, in one thread.
 
 The rise of memory while one sample is read is measured in a process of its own, without the result. `memory_vs_limit`
 compares it with two fields (2 MB) for each thread.

@@ -249,7 +249,7 @@ LEVERS = {
 
 
 def lever_table(scores: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the table of the gain of each lever over the one before, and of all over `former`, with their figures.
+    """Return the table and figures of the gain of each lever over the entry before, and of all levers over `former`.
 
     Gains are relative differences in CRPS with their 95 % intervals.
     """

@@ -1,13 +1,14 @@
 """A training step of the U-Net on several ranks: bytes sent, memory, time, and the estimates of `trainer.mesh=auto`.
 
-The shipped U-Net with one sample for each data rank, the loss and the averaged gradients of `deepweather train`:
+The step has the shipped U-Net, one sample for each data rank, and the loss and averaged gradients of
+`deepweather train`. The ratios are:
 
 - bytes at the collective calls divided by the minimum, which is computed from the derivatives of each layer;
 - peak memory of a rank divided by its share of the memory of one process plus its halo;
 - memory that one rank keeps for the backward pass, relative to a U-Net of plain `torch.nn`;
 - strong and weak efficiency of two processes of one thread each, with gloo on this machine;
-- relative error of the estimates of `trainer.mesh=auto`, whose rates are fitted to one and two ranks, for these and for
-  four ranks; with `--shipped-rates` they are those of `training/step/mesh_choice.py`;
+- relative error of the estimates of `trainer.mesh=auto`, for one, two and four ranks; the rates are fitted to one and
+  two ranks, or taken from `training/step/mesh_choice.py` with `--shipped-rates`;
 - how much longer a step takes on the mesh with the shortest estimate than on the fastest one, of those measured.
 
 Meshes are [data, bands, sectors, channels]. `--times` measures times only, `--counts` bytes and memory only.
@@ -113,7 +114,7 @@ def time_rank(rank: int, case: MeshCase) -> float:
 
 
 def time_case(case: MeshCase) -> float:
-    """Return the seconds of a step, those of the slowest rank."""
+    """Return the seconds of a step on the slowest rank."""
     return max(run_ranks(case.ranks, time_rank, case, group=case.ranks > 1))
 
 
@@ -135,7 +136,7 @@ def plain_step(grid: Grid) -> TrainingStep:
 
 
 def cases_of(rows: int) -> list[MeshCase]:
-    """Return all cases: grids of the sphere at four resolutions, the finest with so many rows, on one to four ranks."""
+    """Return all cases: grids of the sphere at four resolutions, the finest with `rows` rows, on one to four ranks."""
     columns = 2 * (rows - 1)
     grid, half = Grid.regular(rows, columns), Grid.regular(rows // 2 + 1, columns)
     coarse, coarsest = (Grid.regular(rows // n + 1, columns // n) for n in (4, 8))
@@ -162,7 +163,7 @@ def time_all(cases: Sequence[MeshCase], rounds: int) -> dict[MeshCase, float]:
 def time_table(measured: Mapping[MeshCase, float], rates: MachineRates | None) -> dict[str, float]:
     """Print the table of measured times and of estimates with `rates`; return the ratios.
 
-    Without `rates` they are fitted to the cases of one and two ranks.
+    Without `rates`, rates are fitted to the cases of one and two ranks.
     """
     known = [case for case in measured if case.ranks <= 2]
     if rates is None:
@@ -194,7 +195,7 @@ def time_table(measured: Mapping[MeshCase, float], rates: MachineRates | None) -
 def worst_choice(measured: Mapping[MeshCase, float], rates: MachineRates) -> float:
     """Return how much longer a step takes, at worst, on the mesh with the shortest estimate than on the fastest one.
 
-    Meshes of as many ranks and samples are compared.
+    Only meshes with the same numbers of ranks and samples are compared.
     """
     worst = 1.0
     for key in {(case.grid.shape, case.data, case.ranks) for case in measured}:

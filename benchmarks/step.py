@@ -12,7 +12,7 @@ all rounds counts. `--clock` compares the time on the clock. Freed memory is kep
 The transformer over 10 members has another peer, which lacks the layers of decision 014 and the kept memory of decision
 011. Each runs in a process of its own:
 
-- `transformer_vs_before`: the former operators, whose memory is given back between them, as it was;
+- `transformer_vs_before`: the former operators, which give their memory back between them, as before decision 011;
 - `transformer_vs_operators`: the former operators in memory that is kept;
 - `transformer_memory`: the rise of the peak memory of the process, compared with the former one.
 
@@ -70,7 +70,7 @@ def step_of(network: nn.Module, grid: Grid) -> Callable[[], None]:
 def median_seconds(
     works: dict[str, Callable[[], None]], rounds: int, clock: Callable[[], float] = time.thread_time
 ) -> dict[str, float]:
-    """Return the median seconds of each function; every round calls all of them in turn, after one more round."""
+    """Return the median seconds of each function; every round calls all of them in turn, after a warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + 1):
         for name, work in works.items():

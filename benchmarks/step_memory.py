@@ -1,8 +1,8 @@
-"""Memory of a training step on 361 x 720 points: computed from the sizes of tensors against measured.
+"""Memory of a training step on 361 x 720 points: computed from the sizes of tensors, compared with measured memory.
 
 Every network of `conf/model/` computes the loss and the gradients of one forecast in a process of its own, in its
-shipped size, and so does the U-Net in bfloat16, with checkpointed activations, and with two forecasts. Measured is the
-rise of the peak memory of the process, which keeps freed memory as in `deepweather train`.
+shipped size, and so does the U-Net in bfloat16, with checkpointed activations, and with two forecasts. The measured
+memory is the rise of the peak memory of the process, which keeps freed memory as in `deepweather train`.
 
     python -m benchmarks.step_memory [--json] [--models unet transformer]
 """
@@ -62,7 +62,7 @@ def shipped_corrector(name: str, grid: Grid = HALF_DEGREE, **options: Any) -> Co
 def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = False) -> tuple[int, int, int, float]:
     """Return computed bytes, bytes of the measured tensors, rise of the process's peak memory, and seconds of a step.
 
-    `again`: activations are computed again in the backward pass.
+    With `again`, activations are computed again in the backward pass.
     """
     torch.set_num_threads(1)
     keep_freed_memory()

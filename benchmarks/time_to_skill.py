@@ -1,11 +1,11 @@
 """Steps and time until the U-Net of `twin_joint_unet` has the validation CRPS of the former U-Nets.
 
-The experiment `twin_unet` trains the former U-Net of each task. Each reads eleven
-fields, corrects one target and starts at the raw ensemble. All runs have the epochs of their experiment and one thread.
-After every epoch the CRPS of each target is measured, 48 h ahead on the validation years, weighted by area. A former
-run is compared at its best epoch. Time is that of the thread that trains, without validation. The run of
-`twin_joint_unet` learns all three targets at once, and its time is compared with that of each former run alone. Prepare
-the data first:
+The experiment `twin_unet` trains the former U-Net of each task. Each of these networks reads eleven fields, corrects
+one target and starts at the raw ensemble. All runs have the epochs of their experiment and one thread. After every
+epoch the CRPS of each target is measured, 48 h ahead on the validation years, weighted by area. A former run is
+compared at its best epoch. Time is the CPU time of the training thread, without validation. The run of
+`twin_joint_unet` learns all three targets at once, and its time is compared with the time of each former run alone.
+Prepare the data first:
 
     deepweather prepare data=twin
     deepweather prepare data=twin task=joint_tendencies store=stores/joint moments=true

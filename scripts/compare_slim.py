@@ -2,8 +2,8 @@
 
     python scripts/compare_slim.py TORCH.grib SLIM.grib
 
-A step is that of the member with the widest range: `correct` rounds all members of a field to its lattice. Raises
-SystemExit with a sentence for a file or an installation that fails.
+A step is the packing step of the member with the widest range: `correct` rounds all members of a field to its lattice.
+Raises SystemExit with a sentence for a file or an installation that fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 MOST_PACKAGES, MOST_MEGABYTES = 25, 250
 NOT_OURS = ("pip", "setuptools", "wheel")
-"""Packages of the environment, which this project does not ask for."""
+"""Packages of the environment that this project does not require."""
 
 
 FIELD = ("shortName", "level", "stepRange", "dataDate", "dataTime")

@@ -70,13 +70,13 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, also those that no one has used yet."""
+    """Return all names, including names that have not been used yet."""
     return sorted({*globals(), *NAMES})
 
 
 def main() -> None:
     """Run the verb as `python -m MODULE` would, so that `models.parallel.launch` can start more processes of it."""
-    # Before numpy is imported, and all else that takes time.
+    # Before imports that take time, such as numpy.
     interruption.install(at_once=True)
     atexit.register(interruption.ignore)
     from data_pipeline.common.progress import show_progress

@@ -1,6 +1,6 @@
 """ENS-10's U-Net written with `torch.nn` alone: the same shapes and parameters as `ENS10UNet`, without tiles.
 
-Padding is that of `PlainUNet`: circular and replicated, or zeros.
+Padding is as in `PlainUNet`: circular and replicated, or zeros.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every step is an operator of its own: rows and columns are padded by `torch.cat`, members attend in one call of
 `scaled_dot_product_attention` for 32,768 cells, shared maps are repeated for every member, and fine maps are joined
-with the interpolated ones. Features, head, names and shapes of weights are those of `Transformer`.
+with the interpolated ones. Features, head, names and shapes of weights are the same as in `Transformer`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def double(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _insert(x: Tensor, axis: int) -> Tensor:
-    """Return `x` with the means of neighbours between them."""
+    """Return `x` with the mean of each pair of neighbours inserted between them."""
     count = x.shape[axis]
     first, second = x.narrow(axis, 0, count - 1), x.narrow(axis, 1, count - 1)
     pairs = torch.stack([first, (first + second) / 2], dim=axis)

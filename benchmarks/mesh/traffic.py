@@ -100,10 +100,10 @@ def minimal_traffic(
 ) -> list[BytesByKind]:
     """Return the bytes that the rank of each tile must send, computed from the same step on one process.
 
-    The halo of a layer consists of the cells of other tiles on which its output on the own tile depends (their
-    derivative is not zero), times channels. The backward pass returns as many numbers if the layer's input has a
+    The halo of a layer consists of the cells of other tiles on which its output on this rank's tile depends (their
+    derivative is not zero), times channels. The backward pass sends back as many numbers if the layer's input has a
     gradient. A norm sums two float64 for each sample and group, forward and backward; the loss sums two. Gradients are
-    summed once. `WidePair` has the numbers of wide layers.
+    summed once. `WidePair` computes the numbers of wide layers.
     """
     seen: list[tuple[nn.Module, Tensor]] = []
     layers = [layer for layer in model.modules() if hasattr(layer, "window") or isinstance(layer, GroupNorm)]
@@ -168,8 +168,9 @@ def wide_convolutions(model: nn.Module, grid: Grid) -> dict[nn.Module, bool]:
 class WidePair:
     """Bytes that each rank of a channel axis must send for both convolutions of a wide block.
 
-    `domain` are the tiles of ranks, `ranks` of each tile column share channels, and `halo` are the cells of merged tile
-    q on which the output on merged tile p depends, as [p, q]. A number counts `size` bytes.
+    `domain` has the tiles of all ranks. In each tile column, every `ranks` tiles share channels and form a merged tile.
+    `halo[p, q]` is the number of cells of merged tile q on which the output on merged tile p depends. A number takes
+    `size` bytes.
     """
 
     def __init__(self, domain: Domain, ranks: int, halo: np.ndarray, inputs: int, outputs: int, size: int) -> None:

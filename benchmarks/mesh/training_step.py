@@ -1,7 +1,7 @@
 """A training step of the U-Net as in `deepweather train`, without reading samples, and the memory that it takes.
 
 The step runs on one process, on the ranks of a process group, or on one process that simulates one rank of many. A
-simulated rank sends nothing and receives uninitialised memory, so its time is that of a rank that never waits.
+simulated rank sends nothing and receives uninitialised memory, so its time is the time of a rank that never waits.
 """
 
 from __future__ import annotations

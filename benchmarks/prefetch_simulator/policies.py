@@ -70,7 +70,7 @@ def locality_aware(workload: Workload) -> Storages:
 
 
 def parallel_staging(workload: Workload) -> Storages:
-    """Every worker first copies its share, as far as it fits, and then reads only that: another order of samples."""
+    """Every worker first copies its share, as far as it fits, and then reads only this copy, in another order."""
     cached = min(workload.samples // workload.workers, sum(workload.capacities))
     yield np.full(cached, SHARED)
     for samples in workload.first_worker():

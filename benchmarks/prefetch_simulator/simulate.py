@@ -90,7 +90,7 @@ def expected_often_read(samples: int, workers: int, epochs: int, excess: float) 
 
 
 def count_often_read(order: SampleOrder, excess: float) -> float:
-    """Count these samples in an order of reading; return the mean over the workers."""
+    """Return the number of samples of `expected_often_read` in an order of reading, as a mean over workers."""
     counts = Reads.from_order(order).counts
     return float((counts >= ceil((1 + excess) * order.epochs / order.ranks)).sum(1).mean())
 

@@ -21,9 +21,9 @@ nitpick_ignore_regex = [("py:.*", r"(?!(data_pipeline|models|training|evaluation
 python_use_unqualified_type_names = True
 add_module_names = False
 copybutton_exclude = ".linenos, .gp, .go"
-# Entries of classes and methods in every page's tree of navigation take more time than all else.
+# Entries of classes and methods in every page's navigation take more build time than everything else.
 toc_object_entries = False
-# Names of `import deepweather` have two entries: there, and in the module that defines them.
+# Names of `import deepweather` have two entries: one there, and one in the module that defines them.
 suppress_warnings = ["ref.python"]
-# Commands and options in the text keep their signs.
+# Quotes and dashes of commands and options stay as they are typed.
 smartquotes = False

@@ -156,7 +156,7 @@ def _code(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return a comment as Markdown: names of pages become links, all other signs are characters."""
+    """Return a comment as Markdown: names of pages become links, and all other markup is escaped."""
     pieces = re.split(r"(`[^`]*`)", text)
     return "".join(piece if piece.startswith("`") else _linked(piece) for piece in pieces).replace("|", "\\|")
 

@@ -120,7 +120,7 @@ def _constructor(node: ast.ClassDef) -> str:
 
 
 def _default(value: ast.expr) -> str:
-    """Return the default of a field as text; `field(...)` stands for a default that it makes."""
+    """Return the default of a field as text; `...` if it is a call, such as `field(...)`."""
     return "..." if isinstance(value, ast.Call) else ast.unparse(value)
 
 
@@ -143,7 +143,7 @@ def _docstring(node: Definition) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """Return a docstring as Markdown: examples become blocks of code, a sign of HTML is a character."""
+    """Return a docstring as Markdown: examples become blocks of code, and signs of HTML are escaped."""
     parts = []
     for part in re.split(r"\n\s*\n", text.strip("\n")):
         if part.lstrip().startswith(">>>"):
@@ -158,7 +158,7 @@ def as_markdown(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which asterisks and angle brackets outside of code marks are characters."""
+    """Return text with asterisks, angle and square brackets escaped, except in code."""
     pieces = re.split(r"(`[^`]*`)", text)
     return "".join(piece if piece.startswith("`") else re.sub(r"(?<!\\)([*<\[\]])", r"\\\1", piece) for piece in pieces)
 
