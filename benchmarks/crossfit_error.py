@@ -1,6 +1,6 @@
 """Squared error after the bias map: in training mode, and in years to which the map was not fitted.
 
-The data are a twin experiment (or any archive like it); each target is fitted by itself. For every training year the
+The data are a twin experiment (or any archive like it); each target is fitted separately. For every training year the
 maps are fitted anew to the other years and applied to that year: out of sample. In training mode, where everything is
 fitted only once, the same forecasts must have the same squared error. The maps fitted to all years, which evaluation
 uses, have a smaller error on the years of the fit. Errors of the few validation years are divided by those of the raw

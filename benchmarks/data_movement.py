@@ -75,7 +75,7 @@ def _by_channel(name: str, args: Any) -> bool:
 
 
 def _moved_bytes(x: Any) -> int:
-    """Return the bytes of a tensor, at most those of its memory; cached tensors and numbers have none."""
+    """Return the bytes of a tensor, at most the bytes of its storage; 0 for cached tensors and for numbers."""
     if not isinstance(x, Tensor) or (memory := x.untyped_storage().nbytes()) < CACHED_BYTES:
         return 0
     return min(x.numel() * x.element_size(), memory)

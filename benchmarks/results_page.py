@@ -209,8 +209,8 @@ def task_section(folder: Path, runs: Path, suffix: str = "") -> tuple[str, dict[
 def learning_curve(curve: Path, large: Path, starts: int = 768) -> tuple[str, dict[str, Any]]:
     """Return the table of captured shares by number of training starts, and these shares by target, model and starts.
 
-    `curve` holds the scores of the entries `MODEL-of-STARTS`, `large` those of `MODEL-0` or, without seeds, of `MODEL`,
-    with `starts` starts.
+    `curve` holds the scores of the entries `MODEL-of-STARTS`. `large` holds the scores with `starts` starts, of the
+    entries `MODEL-0` or, without seeds, `MODEL`.
     """
     texts, figures = [], {}
     for file in sorted(curve.glob("*/scores.json")):

@@ -10,7 +10,7 @@ The steps run in turn. Their CPU time is compared, because other programs change
 all rounds counts. `--clock` compares the time on the clock. Freed memory is kept, as in `deepweather train`.
 
 The transformer over 10 members has another peer, which lacks the layers of decision 014 and the kept memory of decision
-011. Each runs in a process of its own:
+011. The transformer and this peer run in separate processes:
 
 - `transformer_vs_before`: the former operators, which give their memory back between them, as before decision 011;
 - `transformer_vs_operators`: the former operators in memory that is kept;

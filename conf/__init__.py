@@ -119,7 +119,7 @@ def options_of_verb(name: str, words: Sequence[str], wanted: Sequence[str]) -> d
 
 
 def _run_by_hydra(name: str, purpose: str, function: Callable[[DictConfig], None]) -> None:
-    """Call the function with the options that Hydra reads; `purpose` is what needs Hydra, for the error."""
+    """Call the function with the options that Hydra reads; `purpose` says what needs Hydra, for the error."""
     with package(purpose, "train"):
         from conf.hydra_command import run
     run(name, function)

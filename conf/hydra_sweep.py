@@ -173,7 +173,7 @@ class RunLauncher(Launcher):
 
 
 class LocalLauncher(RunLauncher):
-    """Runs on this machine, `parallel` at a time."""
+    """Starts the runs on this machine, `parallel` at a time."""
 
     __module__ = PLUGINS
 
@@ -187,7 +187,7 @@ class LocalLauncher(RunLauncher):
 
 
 class SlurmLauncher(RunLauncher):
-    """Runs as tasks of job arrays, with the job file and the options of `deepweather submit`."""
+    """Submits the runs as tasks of job arrays, with the job file and the options of `deepweather submit`."""
 
     __module__ = PLUGINS
 

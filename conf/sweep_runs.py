@@ -1,7 +1,7 @@
 """Runs of a sweep (`deepweather VERB -m`): a name, a folder and a command for each, and processes that run them here.
 
-A run of a sweep is the command that a user would type for it alone. So it resumes, starts its ranks and reports errors
-like any other run.
+A run of a sweep is the command that a user would type for this run alone. So it resumes, starts its ranks and reports
+errors like any other run.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class Tally:
         }  # fmt: skip
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace all sums by those of `arrays`."""
+        """Replace all sums by the sums in `arrays`."""
         self._weight, self.absent, self._map_weight = (arrays[name] for name in ("weight", "absent", "map weight"))
         self.members, self.missing = bool(arrays["members"]), int(arrays["missing"])
         self._sums = {name: arrays[f"sum {name}"] for name in self._sums}

@@ -49,7 +49,7 @@ def runs_of(option: object) -> dict[str, Path]:
 
 
 def as_options(words: Sequence[str]) -> list[str]:
-    """Return the words of the command line with paths, which are no options, joined to the option `runs`.
+    """Return the words of the command line, in which bare paths are gathered into the option `runs`.
 
     >>> as_options(["a/scores.json", "run_dir=c", "b"])
     ["runs=['a/scores.json','b']", 'run_dir=c']

@@ -39,7 +39,7 @@ class Persistence:
     folds: Sequence[Dates]
     spreads: Sequence[Tensor]
     pairs: int
-    """The number of pairs of analyses of the lead time and fold with the fewest."""
+    """The number of pairs of analyses in the lead time and fold that have the fewest pairs."""
 
     @classmethod
     def fit(

@@ -61,7 +61,7 @@ class ScoreChoice:
     def open_climate(
         self, domain: Domain, task: Task, training: Dates, scored: Dates, fingerprint: Callable[[Dates], str]
     ) -> ModelClimate | None:
-        """Return the climate of the ensemble, None without the option; see `load_model_climate` for what it refuses."""
+        """Return the climate of the ensemble, None without the option; see `load_model_climate` for its checks."""
         if self.efi_climate is None:
             return None
         return load_model_climate(

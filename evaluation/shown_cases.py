@@ -62,7 +62,7 @@ def show_forecast(
 ) -> ExampleForecast:
     """Return one forecast before and after its correction, on the whole grid, with plumes of its start.
 
-    All ranks of the domain must call this; `forecasts` are those of their tile.
+    All ranks of the domain must call this; `forecasts` are on the rank's tile.
     """
     batch = _batch(forecasts, row, device)
     before, after = raw(batch), model(batch)

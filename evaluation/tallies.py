@@ -46,7 +46,7 @@ class Tallies:
         return {"done": self.done, **arrays}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace all sums by those of `arrays`."""
+        """Replace all sums by the sums in `arrays`."""
         self.done[:] = arrays["done"]
         for place, tally in self._all():
             tally.restore({name: arrays[f"{place}/{name}"] for name in tally.arrays()})

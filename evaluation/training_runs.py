@@ -91,7 +91,7 @@ class PooledTally(Tally):
 
     @cached_property
     def per_forecast(self) -> dict[str, WeightedMean]:
-        """Averages of each forecast over all runs, with those of each run."""
+        """Averages of each forecast over all runs, together with the averages of each run."""
         runs = [run.per_forecast for run in self._runs]
         return {statistic: RunMean.over(self.name, [run[statistic] for run in runs]) for statistic in runs[0]}
 

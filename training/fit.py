@@ -90,7 +90,8 @@ def fit(
     be fitted and a model that is worse than the raw ensemble give a `UserWarning`; `notes` of the corrector has all
     lines.
 
-    The corrector equals that of `deepweather train` with the same data and options, bit for bit. Raises `InputError`.
+    The corrector equals the result of `deepweather train` with the same data and options, bit for bit. Raises
+    `InputError`.
     """
     if not isinstance(task, Task):
         raise InputError(f"task must be a Task, got {type(task).__name__}; make it with Task(name=..., inputs=[...])")

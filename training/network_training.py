@@ -157,7 +157,7 @@ def check_validation_losses(initial: float, lowest: float, latest: float) -> str
 
 
 def cost_callback(summary: RunSummary, data: TrainingData, batch_size: int) -> CostCallback:
-    """Return the callback that accounts for a training in `summary`."""
+    """Return the callback that records a training in `summary`."""
     return CostCallback(summary, len(data.train), batch_size, lambda: data.train_batches.waited)
 
 
@@ -237,7 +237,7 @@ def has_fast_bfloat16() -> bool:
 def set_matmul_precision(precision: str) -> None:
     """Set the precision of float32 products on GPUs: `highest` is float32, `high` TF32, `medium` bfloat16.
 
-    cuDNN's convolutions are set alike: PyTorch's default for them is TF32, also with `highest` products.
+    cuDNN's convolutions get the same setting: PyTorch's default for them is TF32, also with `highest` products.
     """
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.allow_tf32 = precision != "highest"

@@ -253,7 +253,7 @@ def train_corrector(
 def raw_forecast(sample: Sample, task: Task, moments: bool) -> Distribution:
     """Return the raw ensemble (B, T, H, W) of a normalised batch, the reference of the validation.
 
-    `moments`: the batch holds two pseudo-members, which stand for a normal distribution.
+    With `moments`, the batch holds two pseudo-members, which stand for a normal distribution.
     """
     members = select_channels(sample.ensemble, task.target_channels, 2).movedim(1, 0)
     return Normal(members.mean(0), members.std(0).clamp(min=1e-6)) if moments else Ensemble(members)

@@ -136,7 +136,7 @@ RANK_COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024)
 
 
 def efficiency_table(width: int = 64) -> str:
-    """Return a Markdown table of step times and efficiencies with hidden halos, and in brackets without."""
+    """Return a Markdown table of step times and efficiencies with hidden halos; in brackets, with waiting for halos."""
     layers, parameters = layers_of(width)
     depth = max(layer.level for layer in layers)
     lines = [f"| GPUs for one sample | {' | '.join(SAMPLE_CASES)} |", "|---|" + "---|" * len(SAMPLE_CASES)]

@@ -1,6 +1,6 @@
 """The transformer over members written with `torch.nn` alone, without the layers of decision 014.
 
-Every step is an operator of its own: rows and columns are padded by `torch.cat`, members attend in one call of
+Every step is a separate operator: rows and columns are padded by `torch.cat`, members attend in one call of
 `scaled_dot_product_attention` for 32,768 cells, shared maps are repeated for every member, and fine maps are joined
 with the interpolated ones. Features, head, names and shapes of weights are the same as in `Transformer`.
 """

@@ -2,7 +2,7 @@
 
     python -m benchmarks.prefetch_simulator.simulate
 
-The time model is that of NoPFS (Dryden et al. 2021, doi:10.1145/3458817.3476181). With samples of s bytes, p threads
+The time model is taken from NoPFS (Dryden et al. 2021, doi:10.1145/3458817.3476181). With samples of s bytes, p threads
 and a compute rate c, a worker has finished its f-th sample at
 
     t_f = max(available_f, t_{f-1}) + s/c,    available_f = sum_{k <= f} (fetch_k + write) / p

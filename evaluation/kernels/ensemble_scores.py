@@ -94,7 +94,7 @@ def _contiguous_rows(members: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     inner = len(shape)
     while inner and members.size and members[(0, *[0] * (inner - 1))].flags.c_contiguous:
         inner -= 1
-    # The cells of the axes from `inner` on are contiguous; each index of the axes before is a piece.
+    # The cells of the axes from `inner` on are contiguous; each index of the earlier axes gives a piece.
     first, cells = shape[:inner], int(np.prod(shape[inner:]))
     between = members.strides[0] // members.itemsize
     if cells == 1 or between < 0:

@@ -67,7 +67,7 @@ class RegionSums:
 
 
 def _base_fields(weights: np.ndarray, inside: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the different fields of weights, and for each region the position of the field that holds in it.
+    """Return the different fields of weights, and for each region the index of its field among them.
 
     Most regions weigh cells by area, so that two fields (area and 1) serve all of them.
     """

@@ -37,8 +37,7 @@ class ControlChart:
     """The chart of one daily statistic; `days` are datetime64[D], of which the first `reference` are the reference.
 
     `values` have the units of the statistic. `average` is in standard deviations of the reference period, and NaN in
-    it.
-    An average above `limit`, or below `-limit` if `two_sided`, is an alarm.
+    this period. An average above `limit`, or below `-limit` if `two_sided`, is an alarm.
     """
 
     days: np.ndarray
@@ -133,7 +132,7 @@ def round_up(correlation: float) -> float:
 
 
 def chance_of_chart(charts: int) -> float:
-    """Return the chance that one of K `charts` gives a false alarm within the mean time T between all false alarms.
+    """Return the chance of a false alarm of a single one of K charts within T, the mean time between all false alarms.
 
     The time to the first false alarm of a chart is taken as exponential with the mean K T. Together, K independent
     charts then give one false alarm per T on average; correlated charts give fewer.

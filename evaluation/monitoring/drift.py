@@ -1,4 +1,4 @@
-"""The state as daily series and control charts, which show the scores that have left their reference period."""
+"""Daily series and control charts of the state, which show scores that have left the level of their reference."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def verify(
     """Score the forecasts of `files`, and waiting ones, whose analysis is in `analyses`; update the state.
 
     Forecasts are scored in the order of their valid times. A forecast that the state counts already is not scored
-    again, whatever its file. A forecast without an analysis waits, and its file is read in a later run.
+    again, even from another file. A forecast without an analysis waits, and its file is read in a later run.
     """
     report = VerificationReport()
     waiting = [Path(name) for name in dict.fromkeys(state.waiting.values())]
@@ -159,7 +159,7 @@ def distance(one: VerifiedForecast) -> float:
 
 
 def open_corrected(monitored: MonitoredTask, path: Path) -> dict[Variable, Fields]:
-    """Open the members of the targets in a file; at least one must be there, at one of the lead times."""
+    """Open the members of the targets in a file; at least one target must be there, at one of the lead times."""
     task = monitored.task
     found: dict[Variable, Fields] = {}
     absent: list[AbsentVariableError] = []

@@ -80,7 +80,7 @@ class ProbabilityBins:
 
     @classmethod
     def of_starts(cls, contributions: np.ndarray) -> ProbabilityBins:
-        """Return the bins of each start, (starts, K, bins), from contributions that sum over starts to the average."""
+        """Return the bins of each start, (starts, K, bins); the contributions of all starts add up to the average."""
         return cls(*np.moveaxis(contributions.reshape(len(contributions), -1, 3, BINS), -2, 0))
 
     @property

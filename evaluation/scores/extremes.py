@@ -19,7 +19,7 @@ EECRPS_REFERENCE = "Ashkboos et al. 2022, arXiv:2206.14786"
 EFI_REFERENCE = "Lalaurette 2003, doi:10.1256/qj.02.152"
 SOT_REFERENCE = "Zsótér 2006, ECMWF Newsletter 107, 8-17"
 TAILS = {"< 5 %": (0.05, 0.10, 0.01), "> 95 %": (0.95, 0.90, 0.99)}
-"""Extreme events: the level of climatology that an event passes, then the inner and the outer level of the shift."""
+"""Events: the level of climatology that the truth passes, then the inner and the outer level of `shift_of_tails`."""
 INDEX_BINS = 100
 """Bins of the index between -1 and 1, and of the shift of tails between -10 and 10."""
 LARGEST_SHIFT = 10.0

@@ -1,7 +1,7 @@
 """Score: a number for each model, computed from averages of a statistic of every cell.
 
 Statistics are averaged first; roots, ratios and all other functions that are not linear are applied to the averages.
-Averages can be added, so that batches, ranks and intervals need no code of their own.
+Averages can be added, so that batches, ranks and intervals need no special code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Binned:
     """A statistic of `bins` numbers: a cell adds each of its `values` to the bin `index`, and 0 to all other bins.
 
     The statistic has `bins` numbers for the first of `values`, then as many for the second, and so on. If `index` has a
-    first axis of K, for example one index for each threshold, these numbers follow each other for every k.
+    first axis of K, for example one index for each threshold, the numbers for k = 0 come first, then those for k = 1.
     """
 
     index: Tensor
@@ -80,10 +80,10 @@ class Score:
 
     `value` gets the averages of the `statistics` by name: arrays (...) of single numbers or (..., K). It returns (...),
     or (..., L) if `labels` names L numbers of a target. It may be called with any leading axes. Statistics of the same
-    name in several scores must be the same statistic; it is computed once. `best` is the value of a perfect forecast. A
-    score with `low` is 0 for a perfect forecast and has a skill, 1 - score / score of the reference, unless `zero` is
-    false. `missing` says why the score cannot be computed, "" if it can. Scores that are `default` are computed if the
-    option `scores` names none; they must be cheap.
+    name in several scores must be the same statistic; it is computed once. `best` is the value of a perfect forecast.
+    If it is `low`, the score is 0 for a perfect forecast and has a skill, 1 - score / score of the reference, unless
+    `zero` is false. `missing` says why the score cannot be computed, "" if it can. Scores that are `default` are
+    computed if the option `scores` names none; they must be cheap.
     """
 
     name: str

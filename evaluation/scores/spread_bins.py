@@ -11,12 +11,12 @@ from evaluation.scores.case import Case
 from evaluation.scores.score import Binned, CellStatistic, Diagram, Settings
 
 OCTAVES, FIRST = 36, -24
-"""Edges of the bins are fixed, half an octave apart from 2^-24 units on: a batch cannot know the spread of others."""
+"""Bins have fixed edges, half an octave apart from 2^-24 units on, because the spread of later batches is unknown."""
 
 
 def _by_spread(case: Case) -> Binned:
     expected = case.expected_squared_error.double()
-    # log2 of the spread is half that of its square; half octaves double it again.
+    # log2 of the spread is half the log2 of its square; bins of half an octave double it again.
     position = torch.log2(expected.clamp(min=2.0 ** (2 * FIRST))) - 2 * FIRST
     index = position.nan_to_num(0).floor().long().clamp(0, 2 * OCTAVES - 1)
     return Binned(index, 2 * OCTAVES, (torch.ones_like(expected), expected, case.error.double().square()))

@@ -29,7 +29,7 @@ ELEMENTS = 1 << 16
 
 @dataclass(frozen=True)
 class EffectiveStarts:
-    """Tables of how much the starts of one comparison are worth, by the observed correlation of neighbours.
+    """Tables for the starts of one comparison, by the correlation that is `observed` between neighbours.
 
     `weights` sum to 1. `pairs` are the weights of the pairs of consecutive starts that are neighbours, which sum to 1.
     `share` is 1/n', the variance of the weighted mean for contributions with variance 1. `freedom` are the degrees of
@@ -97,7 +97,7 @@ def _moments(steps: np.ndarray, weights: np.ndarray, pairs: np.ndarray) -> np.nd
 
     `steps` (k, n - 1) are the correlations of consecutive starts for k values of r. The rows of the result are: the
     weighted mean of the correlations of neighbours, the expectation of p/s², 1/n', the variances of s² and p, and their
-    covariance. The variances are those of normal contributions with variance 1 (Bartlett 1946, doi:10.2307/2983611).
+    covariance. The variances hold for normal contributions with variance 1 (Bartlett 1946, doi:10.2307/2983611).
     The expectation of the ratio follows from its second-order Taylor series, for deviations from the sample mean; for
     an AR(1) series it is r - (1 + 3r)/n (Kendall 1954, doi:10.1093/biomet/41.3-4.403).
     """
@@ -116,7 +116,7 @@ def _moments(steps: np.ndarray, weights: np.ndarray, pairs: np.ndarray) -> np.nd
 
 
 def _sum_correlations(steps: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each start the weighted sums of its correlations with itself and all earlier, or all later, starts."""
+    """Return, for each start, weighted sums of its correlations: with itself and all earlier starts, or all later."""
     first = np.zeros((len(steps), 1))
     both = np.broadcast_to(weights, (len(steps), len(weights)))
     before = _recurrence(np.concatenate([first, steps], axis=1), both)

@@ -2,8 +2,8 @@
 
 The dates are cut into at most `BLOCKS` blocks of equal length. For each cell, the sum of a score over each block is
 kept. Means of blocks that are weeks long hardly depend on each other, so a t test on them needs no series of single
-dates. It costs `BLOCKS` maps for each model instead of one for each date: at half a degree 12 maps of sums take 25 MB
-and their weights 12.5 MB.
+dates. The test costs `BLOCKS` maps for each model instead of one for each date: at half a degree 12 maps of sums take
+25 MB and their weights 12.5 MB.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class MemoryPlan:
         return round(SLACK * tensors + unusable + others)
 
     def fitting(self, room: int) -> MemoryPlan:
-        """Return the plan with the largest micro-batches whose step takes at most `room` bytes, at least 1."""
+        """Return the plan with the largest micro-batches whose step fits `room` bytes, or with one forecast in each."""
         plan = replace(self, micro_batch=self.share)
         while plan.step_bytes > room and plan.micro_batch > 1:
             plan = replace(plan, micro_batch=plan.micro_batch - 1)

@@ -125,7 +125,7 @@ def _timed(module: CorrectionModule, batch: Sample, autocast: Autocast, meter: A
 
 
 def forward_and_backward(module: CorrectionModule, batch: Sample, autocast: Autocast) -> None:
-    """Compute the loss of a batch and its gradients, as a training step does, without the messages between steps."""
+    """Compute the loss of a batch and its gradients, as a training step does, but without the exchange of gradients."""
     model = module.corrector.model
     with torch.enable_grad(), masks_for(batch):
         with autocast():

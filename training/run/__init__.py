@@ -1,1 +1,1 @@
-"""The folder of a training run and what it holds: options, summary, statistics, checkpoints, history, loggers."""
+"""The folder of a training run and its contents: options, summary, statistics, checkpoints, history, loggers."""

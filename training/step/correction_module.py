@@ -97,7 +97,7 @@ class CorrectionModule(pl.LightningModule):
     def _step_in_parts(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return the result of `training_step`, computed in parts; add up the gradients of all parts but the last.
 
-        The weights of all forecasts are summed first, so that the gradient is that of the whole batch, whatever the
+        The weights of all forecasts are summed first, so that the gradient is exact for the whole batch, whatever the
         number of cells with truth in each micro-batch. DDP exchanges gradients in the backward pass of the last one.
         """
         accumulated, model = self.options.accumulate_grad_batches, self.corrector.model
