@@ -75,9 +75,9 @@ class Browser:
                     return self.events.pop(number)["params"]
             self.events.append(self._receive(until))
 
-    def page(self, file, width=1280, scheme="light", scripts=True):
+    def page(self, file, width=1280, scheme="light"):
         """Return a page that shows a file."""
-        return Page(self, Path(file), width, scheme, scripts)
+        return Page(self, Path(file), width, scheme)
 
     def _receive(self, until):
         while b"\0" not in self._rest:
@@ -95,7 +95,7 @@ class Browser:
 class Page:
     """A loaded page of one width and colour scheme."""
 
-    def __init__(self, browser, file, width, scheme, scripts):
+    def __init__(self, browser, file, width, scheme):
         self._browser = browser
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -105,8 +105,6 @@ class Page:
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         self.emulate("screen", scheme)
-        if not scripts:
-            self.call("Emulation.setScriptExecutionDisabled", value=True)
         self.call("Page.navigate", url=file.resolve().as_uri())
         browser.wait_for("Page.loadEventFired", self._session)
 
@@ -128,19 +126,6 @@ class Page:
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"]["exception"].get("description", "exception in the page"))
         return found["result"].get("value")
-
-    def press(self, key, code):
-        """Press a key: its name and its Windows key code."""
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
-
-    def point(self, x, y):
-        """Move the mouse to a place of the window."""
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def wait_until(self, condition):
-        """Wait until a JavaScript condition is true."""
-        self.run(f"new Promise(done => {{ const ask = () => {condition} ? done() : setTimeout(ask, 20); ask(); }})")
 
     def check_look(self, width, alone=True):
         """Check that the page fits, reports no errors, has no barriers (with axe-core) and, `alone`, loads nothing."""

@@ -28,6 +28,8 @@ def drawn_scores():
         found["spread_skill"], interval = between(0.6, 1.2)
         found["ci95_scores"] = {"spread_skill": interval, "rmse": [0.9, 1.1]}
         found["scores"] = {"rmse": 1.0, "spread_skill": found["spread_skill"]}
+        found["scores"]["crps"], found["ci95_scores"]["crps"] = between(0.5, 1.5)
+        found["crps"] = found["scores"]["crps"]
         skills = {label: between(-0.1, 0.6) for label in (*THRESHOLDS, *LEVELS)}
         labels = {"brier": THRESHOLDS, "quantile_score": LEVELS}
         found["skill"] = {name: {label: skills[label][0] for label in those} for name, those in labels.items()}
@@ -72,6 +74,7 @@ def drawn_scores():
             "brier": definition | {"title": "Brier score", "labels": list(THRESHOLDS)},
             "quantile_score": definition | {"title": "quantile score", "labels": list(LEVELS)},
             "rmse": definition | {"title": "RMSE", "units": "target"},
+            "crps": definition | {"title": "CRPS", "units": "target"},
         },
         "diagram_definitions": {name: {"title": name, "text": "A text.", "reference": "B 2001"} for name in diagrams},
     }  # fmt: skip

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
+from markupsafe import Markup
 
 BLANK = np.full((2, 2, 4), 255, np.uint8)
 
@@ -19,6 +20,8 @@ def blank_figures():
 
     with (
         patch.object(drawing, "_pixels", lambda figure: BLANK),
-        patch.object(drawing, "inline_svg", lambda figure, name, alt: f'<svg role="img" aria-label="{alt}"></svg>'),
+        patch.object(
+            drawing, "inline_svg", lambda figure, name, alt: Markup('<svg role="img" aria-label="{}"/>').format(alt)
+        ),
     ):
         yield

@@ -73,15 +73,15 @@ def make_fields(seed=0, grid=GRID, holes=True):
     return MapData(grid, LEADS[-1], last["crps"], last["crps_fair"], last["error"], cases, land, False, *squares)
 
 
-def cells_of(table):
-    """The texts of the cells of a table, row by row."""
-    rows = re.findall("<tr.*?>(.*?)</tr>", table)
-    return [[text_of(cell) for cell in re.findall("<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows]
-
-
-def text_of(html):
-    """HTML without its tags."""
-    return unescape(re.sub("<[^>]*>", "", html)).strip()
+def tables_of(html):
+    """The texts of the cells of every table of a page, row by row; intervals in small print follow a blank."""
+    return [
+        [
+            [unescape(re.sub("<[^>]*>", "", cell)).strip() for cell in re.findall("<t[hd].*?>(.*?)</t[hd]>", row)]
+            for row in re.findall("<tr.*?>(.*?)</tr>", table)
+        ]
+        for table in re.findall("<table>(.*?)</table>", html, re.DOTALL)
+    ]
 
 
 def _case(draw, shape):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from html import escape
-from importlib.resources import files
-from string import Template
+from typing import Any
 
 import numpy as np
 
 from data_pipeline.points import Points
-from data_pipeline.task import Variable
 from evaluation.explanation.explanation_figures import change_maps, strongest_maps
 from evaluation.explanation.explanation_tables import (
     ExplainedCorrector,
@@ -23,6 +21,7 @@ from evaluation.explanation.explanation_tables import (
     spread_ratio,
     start_of,
     summary_table,
+    title_of,
 )
 from evaluation.explanation.forecast_explanation import (
     Change,
@@ -31,10 +30,10 @@ from evaluation.explanation.forecast_explanation import (
     root_mean_square,
 )
 from evaluation.explanation.places import place_name, region_name
-from evaluation.report.drawing import figure_html
+from evaluation.report.drawing import Drawing
 from evaluation.report.expert_map import expert_drawing
-from evaluation.report.page import contents_list, scrolling
-from evaluation.report.provenance import term_list
+from evaluation.report.rendering import render_page
+from evaluation.report.tables import variable_title
 
 UNUSUAL = 2.0
 """Departure of a field, in typical departures of the training years, above which an input is called unusual.
@@ -61,23 +60,19 @@ def explanation_page(correctors: Sequence[ExplainedCorrector], output: str, abou
     shown, total = (
         sum(counts) for counts in zip(*((len(one.forecasts), one.total) for one in correctors), strict=True)
     )
-    names = ", ".join(one.name for one in correctors)
-    facts = [names, f"{shown} of {total} corrected forecasts are explained"]
-    parts = {
-        "title": escape(f"Correction of {output}"),
-        "headline": escape(change_headline(correctors)),
-        "facts": escape(" · ".join(facts)),
-        "warnings": "".join(f'<p class="warning">{escape(text)}</p>' for text in _warnings(correctors)),
-        "summary": scrolling(summary_table(correctors), "All explained forecasts"),
-        "forecasts": "\n\n".join(_sections(correctors)),
-        "experts": _experts(correctors),
-        "problems": _problems(correctors),
-        "definitions": term_list((term, escape(text)) for term, text in DEFINITIONS.items()),
-        "about": term_list((term, escape(text)) for term, text in _about(correctors, about)),
-    }
-    template = Template(files("evaluation.explanation").joinpath("explanation.html").read_text("utf-8"))
-    style = files("evaluation.report").joinpath("page.css").read_text("utf-8")
-    return template.substitute(parts, contents=contents_list(template.safe_substitute(parts)), style=style)
+    return render_page(
+        "explanation.html",
+        title=f"Correction of {output}",
+        headline=change_headline(correctors),
+        facts=[", ".join(one.name for one in correctors), f"{shown} of {total} corrected forecasts are explained"],
+        warnings=_warnings(correctors),
+        summary=summary_table(correctors),
+        problems=_problems(correctors),
+        forecasts=list(_forecasts(correctors)),
+        experts=list(_experts(correctors)),
+        definitions=DEFINITIONS.items(),
+        about=_about(correctors, about),
+    )
 
 
 def change_headline(correctors: Sequence[ExplainedCorrector]) -> str:
@@ -88,7 +83,8 @@ def change_headline(correctors: Sequence[ExplainedCorrector]) -> str:
         ((one, *row) for one in correctors for row in one.rows()),
         key=lambda found: np.nan_to_num(_relative_size(found[0], found[3]), nan=-1.0),
     )
-    return f"{_title(corrector.targets[target])} at +{forecast.lead_time} h: {_change_text(corrector, target, change)}"
+    title = variable_title(corrector.targets[target])
+    return f"{title} at +{forecast.lead_time} h: {_change_text(corrector, target, change)}"
 
 
 def _relative_size(one: ExplainedCorrector, change: Change) -> float:
@@ -114,46 +110,26 @@ def _change_text(one: ExplainedCorrector, target: int, change: Change) -> str:
     return text
 
 
-def _sections(correctors: Sequence[ExplainedCorrector]) -> Iterable[str]:
-    """Yield a section for each explained forecast and target."""
+def _forecasts(correctors: Sequence[ExplainedCorrector]) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a section for each explained forecast and target."""
     for number, one in enumerate(correctors):
         for place, (forecast, target, change) in enumerate(one.rows()):
-            ident = f"forecast-{number}-{place}"
-            variable, units = one.targets[target], one.units_of(target)
-            title = f"{_title(variable)}, +{forecast.lead_time} h" + (f", {one.name}" if len(correctors) > 1 else "")
+            variable, units, end = one.targets[target], one.units_of(target), f"{number}-{place}"
             drawings = []
             if not isinstance(one.coast.grid, Points):
-                drawings.append(change_maps(one.coast, change, variable, units, f"change-{number}-{place}"))
-                strongest = forecast.strongest[target] if forecast.strongest else None
-                if strongest:
-                    name = f"strongest-{number}-{place}"
-                    drawings.append(strongest_maps(one.coast, strongest, variable, units, name))
+                drawings.append(change_maps(one.coast, change, variable, units, f"change-{end}"))
+                if forecast.strongest and (strongest := forecast.strongest[target]):
+                    drawings.append(strongest_maps(one.coast, strongest, variable, units, f"strongest-{end}"))
             text = _change_text(one, target, change)
-            text = f"{text[0].upper()}{text[1:]} {_why_text(one, forecast, target)}"
-            body = [
-                f'<section id="{ident}">',
-                f"<h2>{escape(title)}</h2>",
-                f'<p class="verdict">{escape(text)}</p>',
-                f'<p class="note">{escape(_valid(forecast))}</p>',
-                '<div class="figures">' + "\n".join(figure_html(one, links=False) for one in drawings) + "</div>",
-                f"<h3>Largest changes</h3>{scrolling(place_table(one, forecast, target), f'Largest changes: {title}')}",
-            ]
-            if forecast.inputs:
-                body.append(f"<h3>Inputs</h3>{scrolling(input_table(one, forecast, target), f'Inputs: {title}')}")
-                body.append(
-                    '<p class="note">The inputs with the largest part first. <i>departure</i>: distance of the '
-                    "ensemble mean from the mean of the training years, in typical departures; <i>part</i>: what the "
-                    "correction owes to this departure, the root of the mean square over the area.</p>"
-                )
-            else:
-                body.append(f'<p class="note">{escape(NO_CLIMATE)}</p>')
-            yield "\n".join([*body, "</section>"])
-
-
-NO_CLIMATE = (
-    "This corrector has no mean of the training years for its inputs, so the page cannot show which inputs are unusual "
-    "and which ones drive the change."
-)
+            yield {
+                "ident": f"forecast-{end}",
+                "title": title_of(one, forecast, target) + (f", {one.name}" if len(correctors) > 1 else ""),
+                "text": f"{text[0].upper()}{text[1:]} {_why_text(one, forecast, target)}",
+                "valid": _valid(forecast),
+                "drawings": drawings,
+                "places": place_table(one, forecast, target),
+                "inputs": input_table(one, forecast, target),
+            }
 
 
 def _why_text(one: ExplainedCorrector, forecast: ForecastExplanation, target: int) -> str:
@@ -192,24 +168,17 @@ def _warnings(correctors: Sequence[ExplainedCorrector]) -> Iterator[str]:
             )
 
 
-def _experts(correctors: Sequence[ExplainedCorrector]) -> str:
-    found = []
+def _experts(correctors: Sequence[ExplainedCorrector]) -> Iterator[Drawing]:
     for number, one in enumerate(correctors):
         if one.experts is not None and not isinstance(one.coast.grid, Points):
             case = f"the forecast {_valid(one.forecasts[0])}"
-            drawing = expert_drawing(one.coast, one.experts, one.name, case)
-            found.append(figure_html(drawing, links=False).replace("figure-experts", f"figure-experts-{number}"))
-    return f'<section class="figures" id="experts">\n<h2>Experts</h2>\n{"".join(found)}\n</section>\n' if found else ""
+            yield replace(expert_drawing(one.coast, one.experts, one.name, case), name=f"experts-{number}")
 
 
-def _problems(correctors: Sequence[ExplainedCorrector]) -> str:
+def _problems(correctors: Sequence[ExplainedCorrector]) -> list[str]:
     found = list(dict.fromkeys(text for one in correctors for text in one.problems))
-    if not found:
-        return "<p>None was found.</p>"
-    listed = found[:MOST_PROBLEMS]
-    if more := len(found) - len(listed):
-        listed.append(f"{more} more problems are not listed here")
-    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in listed) + "</ul>"
+    more = len(found) - MOST_PROBLEMS
+    return found[:MOST_PROBLEMS] + [f"{more} more problems are not listed here"] * (more > 0)
 
 
 def _about(correctors: Sequence[ExplainedCorrector], about: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -219,13 +188,6 @@ def _about(correctors: Sequence[ExplainedCorrector], about: Mapping[str, str]) -
         if one.forecasts and len(one.forecasts) < one.total:
             leads = ", ".join(f"+{forecast.lead_time} h" for forecast in one.forecasts)
             yield f"Explained by {one.name}", f"{len(one.forecasts)} of {one.total} forecasts: {leads}"
-
-
-def _title(variable: Variable) -> str:
-    name = (f"{variable.process} of " if variable.process else "") + variable.title
-    name += f" over {variable.period} h" if variable.period else ""
-    name += f" at {variable.level} hPa" if variable.level else ""
-    return name[0].upper() + name[1:]
 
 
 def _valid(forecast: ForecastExplanation) -> str:

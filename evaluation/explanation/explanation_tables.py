@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from html import escape
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from evaluation.explanation.forecast_explanation import Change, ForecastExplanat
 from evaluation.explanation.places import place_name, region_name
 from evaluation.report.maps import Coast
 from evaluation.report.shown_data import ExpertMap
-from evaluation.report.tables import format_percent, with_minus
+from evaluation.report.tables import PageTable, format_percent, variable_title, with_minus
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,10 @@ class ExplainedCorrector:
                 yield forecast, target, change
 
 
-def summary_table(correctors: Sequence[ExplainedCorrector]) -> str:
+def summary_table(correctors: Sequence[ExplainedCorrector]) -> PageTable:
     """Return the table of all explained forecasts and targets."""
     columns = ("target", "lead time", "change: typical", "average", "largest", "usual", "today", "spread", "bias")
-    rows = []
+    rows, links = [], []
     for number, one in enumerate(correctors):
         for place, (forecast, target, change) in enumerate(one.rows()):
             factor, show, units = (
@@ -72,24 +71,24 @@ def summary_table(correctors: Sequence[ExplainedCorrector]) -> str:
             if change.usual is not None:
                 usual = root_mean_square(change.usual, one.area)
                 today = root_mean_square(moved - change.usual, one.area)
-            label = f'<a href="#forecast-{number}-{place}">{escape(str(one.targets[target]))}</a>'
-            label += f' <span class="ci">{escape(one.name)}</span>' if len(correctors) > 1 else ""
+            links.append(f"forecast-{number}-{place}")
             rows.append(
                 (
-                    label, f"{start_of(forecast):%-d %b %H} UTC +{forecast.lead_time} h",
-                    f"{show(factor * root_mean_square(moved, one.area), False)} {escape(units)}",
+                    str(one.targets[target]) + (f"\n{one.name}" if len(correctors) > 1 else ""),
+                    f"{start_of(forecast):%-d %b %H} UTC +{forecast.lead_time} h",
+                    f"{show(factor * root_mean_square(moved, one.area), False)} {units}",
                     show(factor * average), show(factor * largest), show(factor * usual, False),
                     show(factor * today, False), _ratio(spread_ratio(change, one.area)),
                     _share(bias_share(change, one.area)),
                 )
             )  # fmt: skip
-    return _table(columns, rows)
+    return PageTable("All explained forecasts", columns, rows, links=links)
 
 
-def place_table(one: ExplainedCorrector, forecast: ForecastExplanation, target: int) -> str:
+def place_table(one: ExplainedCorrector, forecast: ForecastExplanation, target: int) -> PageTable:
     """Return the table of the places where a target changes most."""
     change, factor, grid = forecast.changes[target], one.targets[target].display.factor, one.coast.grid
-    show, units = amount_format(one, target, change), escape(one.units_of(target))
+    show, units = amount_format(one, target, change), one.units_of(target)
     columns = [
         "place", f"raw mean ({units})", "corrected", "change", "usual", "raw spread", "corrected", "bias",
         "strongest input", "region",
@@ -107,27 +106,32 @@ def place_table(one: ExplainedCorrector, forecast: ForecastExplanation, target: 
                 "–" if change.usual is None else show(factor * change.usual[cell]),
                 show(factor * change.raw_std[cell], False), show(factor * change.std[cell], False),
                 _share(float(change.of_mean[cell] ** 2) / whole if whole else math.nan),
-                f"{escape(strongest[1])} ({show(factor * strongest[0])})" if strongest and strongest[0] else "–",
+                f"{strongest[1]} ({show(factor * strongest[0])})" if strongest and strongest[0] else "–",
                 region_name(grid, cell, one.coast.earth, one.coast.land),
             )
         )  # fmt: skip
-    return _table(columns, rows) if rows else "<p>The correction changes the ensemble mean nowhere.</p>"
+    return PageTable(f"Largest changes: {title_of(one, forecast, target)}", columns, rows)
 
 
-def input_table(one: ExplainedCorrector, forecast: ForecastExplanation, target: int) -> str:
+def input_table(one: ExplainedCorrector, forecast: ForecastExplanation, target: int) -> PageTable:
     """Return the table of the inputs, the one with the largest part in the correction of a target first."""
     factor, grid, change = one.targets[target].display.factor, one.coast.grid, forecast.changes[target]
-    show, units = amount_format(one, target, change), escape(one.units_of(target))
+    show, units = amount_format(one, target, change), one.units_of(target)
     columns = ("input", f"part in the mean ({units})", f"in the spread ({units})", "departure", "largest", "where")
     rows = [
         (
-            escape(part.name), show(factor * part.mean_part[target], False),
+            part.name, show(factor * part.mean_part[target], False),
             show(factor * part.spread_part[target], False), show_number(part.departure, 2),
             show_number(part.largest, 1, sign=True), place_name(grid, part.cell) if part.cell else "–",
         )
         for part in sorted(forecast.inputs, key=lambda part: -part.mean_part[target])
     ]  # fmt: skip
-    return _table(columns, rows)
+    return PageTable(f"Inputs: {title_of(one, forecast, target)}", columns, rows)
+
+
+def title_of(one: ExplainedCorrector, forecast: ForecastExplanation, target: int) -> str:
+    """Return the name of an explained target and its lead time for readers."""
+    return f"{variable_title(one.targets[target])}, +{forecast.lead_time} h"
 
 
 def amount_format(one: ExplainedCorrector, target: int, change: Change) -> AmountFormat:
@@ -172,12 +176,3 @@ def spread_ratio(change: Change, area: np.ndarray) -> float:
 def start_of(forecast: ForecastExplanation) -> datetime:
     """Return the start of a forecast."""
     return datetime.fromtimestamp(int(forecast.init_time.astype("datetime64[s]").astype(np.int64)), UTC)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table whose cells are HTML."""
-    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
-    body = "".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>' for first, *rest in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
-from importlib.resources import files
-from string import Template
+from collections.abc import Iterator, Mapping
 
 import matplotlib
 import numpy as np
@@ -17,11 +14,10 @@ from evaluation.monitoring.forecast_scores import PIT_BINS
 from evaluation.monitoring.monitor_state import MonitorState, time_text
 from evaluation.monitoring.verification import VerificationReport
 from evaluation.report.chart_frame import chart, rule
-from evaluation.report.drawing import Panel
-from evaluation.report.figure_style import FAINT, INK, MODEL_COLOURS, RC, inline_svg
-from evaluation.report.page import contents_list, scrolling
-from evaluation.report.provenance import term_list
-from evaluation.report.tables import with_minus
+from evaluation.report.drawing import Drawing, Panel
+from evaluation.report.figure_style import FAINT, INK, MODEL_COLOURS, RC
+from evaluation.report.rendering import render_page
+from evaluation.report.tables import PageTable, with_minus
 from models.members.conformal import ConformalLayer, coverage_bound, ordered
 
 RECENT = 30
@@ -29,7 +25,7 @@ RECENT = 30
 MOST_CHARTS, MOST_WAITING = 12, 20
 """The page draws at most so many control charts, alarms first, and names at most so many waiting forecasts."""
 ALARM, CALM = MODEL_COLOURS[:2]
-ALARM_ROW = ' class="alarm"'
+Charts = Mapping[tuple[str, int, str, str], ControlChart]
 
 
 def chart_title(key: tuple[str, int, str, str]) -> str:
@@ -55,25 +51,27 @@ def monitor_page(
         f"reference {drift.reference[0]} to {drift.reference[1]}" if drift.reference else "no complete reference period"
     )
     facts.append(f"corrector {layer.corrector[:12]}")
-    units = ", ".join(
-        f"{unit} for {target}" for target, unit in zip(state.about["targets"], state.about["units"], strict=True)
+    units = [f"{unit} for {target}" for target, unit in zip(state.about["targets"], state.about["units"], strict=True)]
+    charts = ordered_charts(drift)
+    return render_page(
+        "monitor.html",
+        title=f"Drift of {targets}",
+        headline=headline_of_drift(drift),
+        facts=facts,
+        warnings=report.notes,
+        scores=scores_table(drift, days),
+        units=", ".join(units),
+        charts=charts_drawing(charts, false_alarm_days) if charts else None,
+        all_charts=charts_table(charts),
+        histograms=histograms_drawing(drift, days),
+        conformal=conformal_table(state, layer),
+        used=sum(one.conformal for one in state.verified.values()),
+        verified=len(state.verified),
+        interval=f"{100 * layer.interval:g} %",
+        bound=f"{100 * coverage_bound(1.0, layer.step, 10, 365):.1f} %",
+        waiting=list(waiting_list(state)),
+        definitions=[(title, f"{text[0].upper()}{text[1:]}.") for title, text, _ in CHARTED.values()],
     )
-    parts = {
-        "title": escape(f"Drift of {targets}"),
-        "headline": escape(headline_of_drift(drift)),
-        "facts": escape(" · ".join(facts)),
-        "notes": "".join(f'<p class="warning">{escape(note)}</p>' for note in report.notes),
-        "scores": scrolling(scores_table(drift, days), "Scores of reference and present"),
-        "units": escape(units),
-        "charts_section": charts_section(drift, false_alarm_days),
-        "histograms_section": histograms_section(drift, days),
-        "conformal": conformal_section(state, layer),
-        "waiting": waiting_list(state),
-        "definitions": definitions(),
-    }
-    template = Template(files("evaluation.report").joinpath("monitor.html").read_text("utf-8"))
-    style = files("evaluation.report").joinpath("page.css").read_text("utf-8")
-    return template.substitute(parts, contents=contents_list(template.safe_substitute(parts)), style=style)
 
 
 def headline_of_drift(drift: Drift) -> str:
@@ -90,26 +88,22 @@ def headline_of_drift(drift: Drift) -> str:
     )
 
 
-def scores_table(drift: Drift, days: np.ndarray) -> str:
-    """Return the scores of the reference period and of the last days as an HTML table."""
-    head = ("CRPS", "CRPS / expected", "bias", "spread / error", "central 80 %")
-    top = "".join(f"<th scope='col' colspan='2'>{escape(name)}</th>" for name in head)
-    below = "<th scope='col'>ref</th><th scope='col'>now</th>" * len(head)
-    body = []
+def scores_table(drift: Drift, days: np.ndarray) -> PageTable:
+    """Return the scores of the reference period and of the last days."""
+    names = ("CRPS", "CRPS / expected", "bias", "spread / error", "central 80 %")
     alarms = {key[:3] for key in drift.alarms}
-    for one in drift.series:
+    rows, marks = [], {}
+    for number, one in enumerate(drift.series):
         now = one.part(np.isin(one.days, days[-RECENT:]))
         before = None
         if drift.reference:
             before = one.part((one.days >= drift.reference[0]) & (one.days <= drift.reference[1]))
-        columns = zip(_score_texts(before), _score_texts(now), strict=True)
-        cells = "".join(f"<td>{text}</td>" for pair in columns for text in pair)
-        mark = ' class="alarm"' if (one.target, one.lead_time, one.region) in alarms else ""
-        name = escape(f"{one.target} +{one.lead_time} h {one.region}")
-        body.append(f"<tr{mark}><th scope='row'>{name}</th>{cells}</tr>")
-    return (
-        f"<table><thead><tr><td></td>{top}</tr><tr><td></td>{below}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    )
+        pairs = zip(_score_texts(before), _score_texts(now), strict=True)
+        rows.append([f"{one.target} +{one.lead_time} h {one.region}", *(text for pair in pairs for text in pair)])
+        if (one.target, one.lead_time, one.region) in alarms:
+            marks[number] = "alarm"
+    columns, above = ["", *("ref", "now") * len(names)], [("", 1), *((name, 2) for name in names)]
+    return PageTable("Scores of reference and present", columns, rows, above, marks)
 
 
 def _score_texts(means: dict | None) -> list[str]:
@@ -126,37 +120,37 @@ def _score_texts(means: dict | None) -> list[str]:
     return [with_minus(number) for number in numbers]
 
 
-def charts_section(drift: Drift, false_alarm_days: int) -> str:
-    """Return the control charts: those with an alarm, then those of the whole area; and a table of all charts."""
-    if not drift.charts:
-        return ""
-    chosen = list(drift.alarms)
-    chosen += [key for key in drift.charts if key not in chosen and key[2] == "global"]
-    chosen += [key for key in drift.charts if key not in chosen]
-    panels = [chart_panel(chart_title(key), drift.charts[key]) for key in chosen[:MOST_CHARTS]]
+def ordered_charts(drift: Drift) -> Charts:
+    """Return the charts in the order of the page: those with an alarm, then those of the whole area, then the rest."""
+    whole = [key for key in drift.charts if key[2] == "global"]
+    return {key: drift.charts[key] for key in dict.fromkeys([*drift.alarms, *whole, *drift.charts])}
+
+
+def charts_drawing(charts: Charts, false_alarm_days: int) -> Drawing:
+    """Draw the first control charts."""
+    panels = tuple(chart_panel(chart_title(key), one) for key, one in list(charts.items())[:MOST_CHARTS])
     note = (
         f"The line is the moving average of daily values (weight {SMOOTHING:g}) in standard deviations of "
         "the reference period; the dashed lines are its limits. Dots are the daily values, without the outermost. With "
-        f"unchanged scores, all {len(drift.charts)} charts together give a false alarm every {false_alarm_days} days "
+        f"unchanged scores, all {len(charts)} charts together give a false alarm every {false_alarm_days} days "
         "on average, or less often."
     )
-    rest = f" {len(chosen) - MOST_CHARTS} more charts are in the table." if len(chosen) > MOST_CHARTS else ""
+    rest = f" {len(charts) - MOST_CHARTS} more charts are in the table." if len(charts) > MOST_CHARTS else ""
+    return Drawing("control", "charts", "", note + rest, panels, {})
+
+
+def charts_table(charts: Charts) -> PageTable:
+    """Return the table of all control charts."""
     rows = [
         (
-            chart_title(key), _signed(drift.charts[key].mean), _signed(float(drift.charts[key].values[-1])),
-            f"{drift.charts[key].correlation:.2f}", f"{drift.charts[key].limit:.2f}", _signed(drift.charts[key].recent),
-            f"since {drift.charts[key].since}" if drift.charts[key].alarm else "in control",
+            chart_title(key), _signed(one.mean), _signed(float(one.values[-1])), f"{one.correlation:.2f}",
+            f"{one.limit:.2f}", _signed(one.recent), f"since {one.since}" if one.alarm else "in control",
         )
-        for key in chosen
+        for key, one in charts.items()
     ]  # fmt: skip
-    names = ("chart", "reference mean", "last value", "correlation", "limit (sd)", "average / limit", "state")
-    table = scrolling(_table(names, rows, len(drift.alarms)), "All control charts")
-    return _figures("charts", "Control charts", panels, note + rest) + (
-        f'<section id="all-charts"><h2>All charts</h2><details><summary>{len(rows)} charts</summary>{table}'
-        '<p class="note"><i>correlation</i>: of neighbouring days in the reference period, for which the limit was '
-        "simulated. An average / limit beyond 1 is an alarm; where only an increase is drift, below −1 is none.</p>"
-        "</details></section>"
-    )
+    columns = ("chart", "reference mean", "last value", "correlation", "limit (sd)", "average / limit", "state")
+    marks = {number: "alarm" for number, one in enumerate(charts.values()) if one.alarm}
+    return PageTable("All control charts", columns, rows, marks=marks)
 
 
 def chart_panel(title: str, one: ControlChart) -> Panel:
@@ -182,15 +176,15 @@ def chart_panel(title: str, one: ControlChart) -> Panel:
     return Panel(figure, f"Control chart of {title}: {state}")
 
 
-def histograms_section(drift: Drift, days: np.ndarray) -> str:
-    """Return the PIT histograms of the whole area, of the reference period and the last days."""
+def histograms_drawing(drift: Drift, days: np.ndarray) -> Drawing:
+    """Draw the PIT histograms of the whole area, of the reference period and the last days."""
     chosen = [one for one in drift.series if one.region == "global"] or list(drift.series[:1])
-    panels = [pit_panel(one, drift, days) for one in chosen[:6]]
+    panels = tuple(pit_panel(one, drift, days) for one in chosen[:6])
     note = (
         "Frequency of the PIT, the forecast's cumulative probability at the analysis, over a flat histogram. Bars: "
         f"the last {RECENT} days; dots: the reference period. A slope is a bias, a U shape is too little spread."
     )
-    return _figures("pit", "PIT histograms", panels, note) if panels else ""
+    return Drawing("histograms", "pit", "", note, panels, {})
 
 
 def pit_panel(one: DailySeries, drift: Drift, days: np.ndarray) -> Panel:
@@ -212,10 +206,8 @@ def pit_panel(one: DailySeries, drift: Drift, days: np.ndarray) -> Panel:
     return Panel(figure, f"PIT histogram of {title}")
 
 
-def conformal_section(state: MonitorState, layer: ConformalLayer) -> str:
+def conformal_table(state: MonitorState, layer: ConformalLayer) -> PageTable:
     """Return how far the layer has moved the levels, and the coverage that it has kept."""
-    used = sum(one.conformal for one in state.verified.values())
-    share = f"{100 * layer.interval:g} %"
     rows = []
     for (target, lead), regions in layer.scores.items():
         own = [one for key, one in state.verified.items() if (key.target, key.lead_time) == (target, lead)]
@@ -230,65 +222,22 @@ def conformal_section(state: MonitorState, layer: ConformalLayer) -> str:
                     f"{100 * (high - low):.1f} %", f"{100 * (gap[0] + gap[2]):.1f} %",
                 )
             )  # fmt: skip
-    names = (
-        "forecast",
-        "verified",
-        "lower end",
-        "median",
-        "upper end",
-        f"coverage of the {share} interval",
-        "at most off",
-    )
-    bound = coverage_bound(1.0, layer.step, 10, 365)
-    text = (
-        f"{used} of {len(state.verified)} forecasts were corrected with the layer; for the others the page shows what "
-        f"it would have done. The ends of the central {share} interval and the median are moved by so many standard "
-        "deviations. <i>coverage</i>: of analyses in the core of the region, over all verified forecasts; <i>at most "
-        "off</i>: how far it can be from its nominal value by the present moves. As an example of the guarantee: after "
-        "a year of daily forecasts, with analyses within one standard deviation of the expected place and 10 forecasts "
-        f"under way, each end of the interval is wrong by {100 * bound:.1f} % at most."
-    )
-    return scrolling(_table(names, rows), "Conformal layer") + f'<p class="note">{text}</p>'
+    columns = (
+        "forecast", "verified", "lower end", "median", "upper end",
+        f"coverage of the {100 * layer.interval:g} % interval", "at most off",
+    )  # fmt: skip
+    return PageTable("Conformal layer", columns, rows)
 
 
-def waiting_list(state: MonitorState) -> str:
-    """Return the forecasts that wait for an analysis."""
-    if not state.waiting:
-        return "<p>No forecast waits.</p>"
+def waiting_list(state: MonitorState) -> Iterator[str]:
+    """Yield the forecasts that wait for an analysis, the first MOST_WAITING of them by name."""
     keys = sorted(state.waiting, key=lambda key: (key.valid, key))
-    items = [f"{key}: analysis of {time_text(key.valid)}" for key in keys[:MOST_WAITING]]
+    for key in keys[:MOST_WAITING]:
+        yield f"{key}: analysis of {time_text(key.valid)}"
     if len(keys) > MOST_WAITING:
-        items.append(f"{len(keys) - MOST_WAITING} more")
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
-
-
-def definitions() -> str:
-    """Return the definitions of the charted statistics."""
-    return term_list((title, escape(text[0].upper() + text[1:] + ".")) for title, text, _ in CHARTED.values())
-
-
-def _figures(name: str, heading: str, panels: Sequence[Panel], note: str) -> str:
-    images = [
-        inline_svg(panel.figure, f"{name}-{number}", escape(panel.alt, quote=True))
-        for number, panel in enumerate(panels)
-    ]
-    return (
-        f'<section id="{name}">\n<h2>{heading}</h2>\n<figure><div class="panels">{"".join(images)}</div>'
-        f'<figcaption class="note">{escape(note)}</figcaption></figure></section>'
-    )
+        yield f"{len(keys) - MOST_WAITING} more"
 
 
 def _signed(number: float) -> str:
     text = f"{number:+.2f}"
     return with_minus("0.00" if float(text) == 0 else text)
-
-
-def _table(columns: Iterable[str], rows: Iterable[Sequence[str]], marked: int = 0) -> str:
-    """Return a table; the first `marked` rows are alarms."""
-    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in columns)
-    body = "".join(
-        f"<tr{ALARM_ROW if number < marked else ''}><th scope='row'>{escape(row[0])}</th>"
-        f"{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>"
-        for number, row in enumerate(rows)
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

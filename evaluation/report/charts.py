@@ -12,6 +12,7 @@ import numpy as np
 from evaluation.report.chart_frame import add_legend, chart, dots, label_width, offsets, rule, set_limits, zero_line
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import FAINT, INK, RC, model_colours, model_marks
+from evaluation.report.series import Series
 from evaluation.scoreboard import headline_keys
 
 GROUP_TITLES = {
@@ -70,6 +71,13 @@ def spread_error() -> Quantity:
         return entry["spread_skill"], interval_of(entry, "scores", "spread_skill")
 
     return Quantity("spread", "spread / error", read, reference=1, logarithmic=True)
+
+
+def score_by_part(series: Series) -> Quantity:
+    """Return a score in its units; 0 is drawn where it is the best value."""
+    label = f"{series.title} ({series.units})" if series.units else series.title
+    reference = 0 if series.best == "zero" else None
+    return Quantity(f"parts_{series.place[-1]}", label, lambda _, entry: series.of(entry), reference=reference)
 
 
 def interval_of(entry: Mapping[str, Any], kind: str, name: str, label: str | None = None) -> Sequence[float] | None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from html import escape
-from importlib.resources import files
-from string import Template
+from collections.abc import Iterator, Sequence
 
-from evaluation.report.page import contents_list, scrolling
+from evaluation.report.rendering import render_page
 from evaluation.report.tables import (
+    PageTable,
     display_of,
     forecast_title,
     format_amount,
@@ -27,21 +25,17 @@ PLAIN = "†"
 def comparison_page(comparison: RunComparison) -> str:
     """Return the page as HTML."""
     first = comparison.runs[0].scores
-    notes = "".join(f'<p class="warning">{escape(text)}</p>' for text in comparison.notes())
-    text = Template(files("evaluation.report").joinpath("comparison.html").read_text("utf-8"))
-    parts = {
-        "title": escape(forecast_title(first)),
-        "headline": escape(headline_of(comparison)),
-        "facts": escape(f"{len(comparison.runs)} runs · CRPS in {display_of(first).units}"),
-        "notes": notes,
-        "ranking": "".join(_ranking(comparison, group) for group in comparison.groups),
-        "models": scrolling(_models(comparison), "Models of the same name in several runs"),
-        "slices": "".join(_slices(comparison)),
-        "runs": scrolling(_runs(comparison), "The runs"),
-    }
-    style = files("evaluation.report").joinpath("page.css").read_text("utf-8")
-    contents = contents_list(text.safe_substitute(parts))
-    return text.substitute(parts, contents=contents, style=style)
+    return render_page(
+        "comparison.html",
+        title=forecast_title(first),
+        headline=headline_of(comparison),
+        facts=[f"{len(comparison.runs)} runs", f"CRPS in {display_of(first).units}"],
+        warnings=comparison.notes(),
+        ranking=[(", ".join(run.name for run in group), _ranking(comparison, group)) for group in comparison.groups],
+        models=_models(comparison),
+        slices=list(_slices(comparison)),
+        runs=_runs(comparison),
+    )
 
 
 def headline_of(comparison: RunComparison) -> str:
@@ -78,39 +72,38 @@ def plain_comparison(comparison: RunComparison) -> str:
     return "\n".join([*lines, *(f"note: {text}" for text in comparison.notes())])
 
 
-def _ranking(comparison: RunComparison, group: Sequence[RunScores]) -> str:
+def _ranking(comparison: RunComparison, group: Sequence[RunScores]) -> PageTable:
     kind = "fair CRPS" if comparison.ranking_key(group) == "crps_fair" else "plain CRPS"
     rows = [
         (
-            name, escape(run.name), format_amount(_known(crps), run.scores),
-            _small(_difference(run, difference, ends)), _small(_skill(run, name, kind)),
+            name, run.name, format_amount(_known(crps), run.scores), _difference(run, difference, ends),
+            _skill(run, name, kind),
         )
         for run, name, crps, difference, ends in comparison.ranking(group)
     ]  # fmt: skip
-    title = f"<h3>{escape(', '.join(run.name for run in group))}</h3>" if len(comparison.groups) > 1 else ""
-    return title + scrolling(_table(("model", "run", kind, "difference", "vs raw"), rows), "All models")
+    return PageTable("All models", ("model", "run", kind, "difference", "vs raw"), rows)
 
 
-def _models(comparison: RunComparison) -> str:
+def _models(comparison: RunComparison) -> PageTable:
     rows = []
     for one in comparison.models:
         run = next(run for run in comparison.runs if run.name == one.run)
         amount = format_amount(_known(one.crps), run.scores) + ("" if one.fair else PLAIN)
-        interval = _bracketed(*(format_amount(_known(end), run.scores) for end in one.crps_ends))
+        crps = _with_ends(amount, *(format_amount(_known(end), run.scores) for end in one.crps_ends))
         minus = _difference(run, one.minus_first, one.minus_first_ends) if one.first_run else "–"
         to = f" (to {one.first_run})" if one.first_run and len(comparison.runs) > 2 else ""
-        rows.append(
-            (one.model, escape(one.run), _small(f"{amount} {interval}"), _small(minus) + escape(to), _small(_gain(one)))
-        )
-    return _table(("model", "run", "fair CRPS", "difference to the first run", "vs raw"), rows)
+        rows.append((one.model, one.run, crps, minus + to, _gain(one)))
+    columns = ("model", "run", "fair CRPS", "difference to the first run", "vs raw")
+    return PageTable("Models of the same name in several runs", columns, rows)
 
 
 def _gain(one: ComparedModel) -> str:
-    text = format_percent(_known(one.skill), sign=True)
-    return f"{text} {_bracketed(*(format_bound(end) if end == end else '' for end in one.skill_ends))}"
+    return _with_ends(
+        format_percent(_known(one.skill), sign=True), *(format_bound(_known(end)) for end in one.skill_ends)
+    )
 
 
-def _slices(comparison: RunComparison) -> Iterable[str]:
+def _slices(comparison: RunComparison) -> Iterator[PageTable]:
     """Yield a table of skill for each kind of slice that all runs have."""
     for kind, title in (("lead", "Lead time (h)"), ("region", "Region"), ("season", "Season")):
         labels = dict.fromkeys(label for run in comparison.runs for label in run.scores["models"]["raw"]["by"][kind])
@@ -120,21 +113,19 @@ def _slices(comparison: RunComparison) -> Iterable[str]:
                 if name != "raw":
                     key = headline_keys(model)[0]
                     cells = (_slice_cell(model["by"][kind].get(label), key) for label in labels)
-                    rows.append((name, escape(run.name), *cells))
-        yield f"<h3>{title}</h3>{scrolling(_table(('model', 'run', *labels), rows), title)}"
+                    rows.append((name, run.name, *cells))
+        yield PageTable(title, ("model", "run", *labels), rows)
 
 
 def _slice_cell(entry: dict | None, key: str) -> str:
     if entry is None or entry[key] is None:
         return "–"
-    interval = entry["ci95"][key]
-    ends = _bracketed(*map(format_bound, interval)) if interval else ""
-    return _small(f"{format_percent(entry[key], sign=True)} {ends}")
+    return _with_ends(format_percent(entry[key], sign=True), *map(format_bound, entry["ci95"][key] or ()))
 
 
-def _runs(comparison: RunComparison) -> str:
-    rows: list[tuple[str, ...]] = [("file", *(escape(str(run.path)) for run in comparison.runs))]
+def _runs(comparison: RunComparison) -> PageTable:
     facts = {
+        "file": [str(run.path) for run in comparison.runs],
         "task": [run.scores["task"] for run in comparison.runs],
         "dates": [f"{run.scores['split']} {format_years(run.scores)}" for run in comparison.runs],
         "starts": [str(run.scores["n_dates"]) for run in comparison.runs],
@@ -142,46 +133,29 @@ def _runs(comparison: RunComparison) -> str:
         "raw members": [str(run.scores["members"]) for run in comparison.runs],
         "grid": [run.scores["grid"] for run in comparison.runs],
     } | comparison.differences
-    for title, texts in facts.items():
-        differs = len(set(texts)) > 1
-        rows.append((title, *(f"<b>{escape(text)}</b>" if differs else escape(text) for text in texts)))
-    return _table(("", *(run.name for run in comparison.runs)), rows)
+    marks = {number: "differs" for number, texts in enumerate(facts.values()) if number and len(set(texts)) > 1}
+    rows = [(title, *texts) for title, texts in facts.items()]
+    return PageTable("The runs", ("", *(run.name for run in comparison.runs)), rows, marks=marks)
 
 
 def _skill(run: RunScores, name: str, kind: str) -> str:
     model = run.scores["models"][name]
     key = "skill_vs_raw_fair" if kind.startswith("fair") else "skill_vs_raw"
-    interval = model["ci95"][key]
-    ends = _bracketed(*map(format_bound, interval)) if interval else ""
-    return "" if name == "raw" else f"{format_percent(model[key], sign=True)} {ends}".strip()
+    ends = map(format_bound, model["ci95"][key] or ())
+    return "" if name == "raw" else _with_ends(format_percent(model[key], sign=True), *ends)
 
 
 def _difference(run: RunScores, difference: float, ends: tuple[float, float]) -> str:
     if math.isnan(difference):
         return "–"
     text = "0" if difference == 0 else format_amount(difference, run.scores, sign=True)
-    return f"{text} {_bracketed(*(format_amount(_known(end), run.scores, sign=True) for end in ends))}".strip()
+    return _with_ends(text, *(format_amount(_known(end), run.scores, sign=True) for end in ends))
 
 
-def _bracketed(low: str, high: str) -> str:
-    return "" if {low, high} & {"–", ""} else f"[{low}, {high}]"
+def _with_ends(text: str, *ends: str) -> str:
+    """Return a number with the ends of its interval, if both are known."""
+    return f"{text} [{', '.join(ends)}]" if ends and "–" not in ends else text
 
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _small(text: str) -> str:
-    """Return a number with its interval as HTML, the interval in small print."""
-    number, bracket, rest = text.strip().partition(" [")
-    return f"{escape(number)}<span class='ci'>[{escape(rest)}</span>" if bracket else escape(number)
-
-
-def _table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; the first cell of a row is a name, the other cells are HTML."""
-    head = "".join(f"<th scope='col'>{escape(name)}</th>" if name else "<td></td>" for name in columns)
-    body = "".join(
-        f"<tr><th scope='row'>{escape(row[0])}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -5,14 +5,14 @@ A drawing has one or more panels. Each panel is an SVG of its own, so that the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
@@ -42,8 +42,8 @@ class Panel:
 class Drawing:
     """A figure of the report, whose files are `figures/NAME.png` and `figures/NAME.csv`.
 
-    `section` is the part of the page, `title` the heading, and `note` explains the figure in plain text. `numbers` are
-    the columns of the CSV, all of one length: every number that the panels show.
+    `section` is the part of the page, `title` the heading, and `note` explains the figure. `numbers` are the columns of
+    the CSV, all of one length: every number that the panels show.
     """
 
     name: str
@@ -55,8 +55,13 @@ class Drawing:
 
     def __post_init__(self) -> None:
         lengths = {key: len(column) for key, column in self.numbers.items()}
-        if len(set(lengths.values())) != 1:
+        if len(set(lengths.values())) > 1:
             raise ValueError(f"{self.name}: the columns of numbers have different lengths, {lengths}")
+
+    def pictures(self) -> Iterator[Markup]:
+        """Yield the panels as SVG elements for a page."""
+        for number, panel in enumerate(self.panels):
+            yield inline_svg(panel.figure, f"{self.name}-{number}", panel.alt)
 
 
 def write_files(folder: Path, drawing: Drawing) -> None:
@@ -75,34 +80,11 @@ def write_files(folder: Path, drawing: Drawing) -> None:
         partial.write_text(csv_text(drawing.numbers), "utf-8")
 
 
-def sections_html(drawings: Iterable[Drawing]) -> str:
-    """Return all drawings as HTML, a `<section>` for each of SECTIONS that has one."""
+def sections_of(drawings: Iterable[Drawing]) -> list[tuple[str, str, list[Drawing]]]:
+    """Return id, heading and drawings of each of SECTIONS that has drawings."""
     everything = list(drawings)
-    parts = []
-    for section, heading in SECTIONS.items():
-        if mine := [figure_html(drawing) for drawing in everything if drawing.section == section]:
-            start = f'<section class="figures" id="section-{section}">\n<h2>{heading}</h2>\n'
-            parts.append(start + "\n".join(mine) + "\n</section>")
-    return "\n\n".join(parts)
-
-
-def figure_html(drawing: Drawing, links: bool = True) -> str:
-    """Return a drawing as a `<figure>`: heading, panels, note, and `links` to its files."""
-    images = [
-        inline_svg(panel.figure, f"{drawing.name}-{number}" if number else drawing.name, escape(panel.alt, quote=True))
-        for number, panel in enumerate(drawing.panels)
-    ]
-    links_to_files = " · ".join(
-        f'<a href="figures/{drawing.name}.{kind}" aria-label="{escape(drawing.title, quote=True)} as {kind.upper()}">'
-        f"{kind.upper()}</a>"
-        for kind in ("png", "csv")
-    )
-    files = f' <span class="files">{links_to_files}</span>' if links else ""
-    return (
-        f'<figure class="drawing" id="figure-{drawing.name}">\n<h3>{escape(drawing.title)}</h3>\n'
-        f'<div class="panels">{"".join(images)}</div>\n'
-        f'<figcaption class="note">{escape(drawing.note)}{files}</figcaption>\n</figure>'
-    )
+    found = [(name, heading, [one for one in everything if one.section == name]) for name, heading in SECTIONS.items()]
+    return [one for one in found if one[2]]
 
 
 def csv_text(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 PANEL_WIDTH = 4.6
@@ -66,7 +67,7 @@ def model_marks(names: Iterable[str]) -> dict[str, str]:
     return REFERENCE_MARKS | {name: MODEL_MARKS[k % len(MODEL_MARKS)] for k, name in enumerate(others)}
 
 
-def inline_svg(figure: Figure, name: str, alt: str) -> str:
+def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
     """Return an `<svg>` element with the font and text colour of the page.
 
     Its ids begin with `name`, because all figures of a page share one name space.
@@ -85,4 +86,4 @@ def inline_svg(figure: Figure, name: str, alt: str) -> str:
     # The viewBox keeps the proportions; the page sets the width.
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1).strip()
+    return Markup('<svg role="img" aria-label="{}"').format(alt) + Markup(svg.removeprefix("<svg"))

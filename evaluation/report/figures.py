@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from evaluation.report.case_figures import case_drawings
-from evaluation.report.charts import gain_chart, group_chart, headline_skill, spread_error, threshold_chart
+from evaluation.report.charts import (
+    gain_chart,
+    group_chart,
+    headline_skill,
+    score_by_part,
+    spread_error,
+    threshold_chart,
+)
 from evaluation.report.diagrams import HISTOGRAM, curve_drawing, histogram_drawing
 from evaluation.report.drawing import Drawing
 from evaluation.report.expert_map import expert_drawing
@@ -24,8 +31,12 @@ from evaluation.report.maps import (
     map_panel,
     ratio_scale,
 )
+from evaluation.report.series import list_series, meaning_of
 from evaluation.report.shown_data import MapData
 from evaluation.report.tables import display_of
+
+DRAWN_BY_PART = ("scores:crps", "scores:bias")
+"""Series that have a figure by lead time, region, season and hour."""
 
 
 def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawing]:
@@ -46,6 +57,11 @@ def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawin
             "reach to 20°.",
         )
     )  # fmt: skip
+    for series in list_series(scores):
+        if series.key in DRAWN_BY_PART:
+            title = f"{series.title[0].upper()}{series.title[1:]} by lead time, region, season and hour"
+            note = f"{meaning_of(scores, series)} Bars are 95 % intervals.".replace("`", "")
+            drawings.append(group_chart(scores, score_by_part(series), calibrated, title=title, note=note))
     drawings.append(histogram_drawing(scores))
     drawings.append(
         group_chart(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from evaluation.report.tables import display_of, format_amount, format_bound, format_percent
@@ -12,23 +11,23 @@ from evaluation.shown_corrector import OPTION, VALIDATION
 
 
 def headline(scores: Mapping[str, Any]) -> str:
-    """Return the main result as HTML; gains are by the fair CRPS where it is valid."""
+    """Return the main result; gains are by the fair CRPS where it is valid."""
     name = scores["best"]["model"]
     model = scores["models"][name]
     raw, captured, emos = headline_keys(model)
     if model[raw] is None:
-        crps = f"{format_amount(model['crps'], scores)} {escape(display_of(scores).units)}"
-        return f"<b>{escape(name)}</b> has a CRPS of {crps}."
+        crps = f"{format_amount(model['crps'], scores)} {display_of(scores).units}"
+        return f"**{name}** has a CRPS of {crps}."
     verb = "lowers" if model[raw] >= 0 else "raises"
     kind = "fair CRPS" if model["crps_fair_valid"] else "plain CRPS"
-    text = f"<b>{escape(name)}</b> {verb} the {kind} of the raw ensemble by {_change(model, raw)}"
+    text = f"**{name}** {verb} the {kind} of the raw ensemble by {_change(model, raw)}"
     if model[emos] is not None and name != "emos":
         verb = "" if (model[emos] >= 0) == (model[raw] >= 0) else "lowers " if model[emos] >= 0 else "raises "
         text += f" and {verb}that of EMOS by {_change(model, emos)}"
     text += "."
     if model[captured] is not None and name != "climatology":
         text += (
-            f" That is <b>{format_percent(model[captured])}</b> of the gain of the oracle, which knows the state "
+            f" That is **{format_percent(model[captured])}** of the gain of the oracle, which knows the state "
             "around which the members were drawn and the equations of nature."
         )
     return text + _choice(scores)
@@ -44,15 +43,15 @@ def _choice(scores: Mapping[str, Any]) -> str:
         return f" Of {len(others)} correctors it had the lowest CRPS on the validation years."
     return (
         f" Of {len(others)} correctors it has the lowest CRPS on these years. Scores on these years favour a model "
-        "that they select: name the one that validation years chose as <code>shown_corrector=NAME</code>."
+        "that they select: name the one that validation years chose as `shown_corrector=NAME`."
     )
 
 
 def _change(model: Mapping[str, Any], key: str) -> str:
     """Return the absolute value of a change with its interval; the text around it states the direction."""
     sign = 1 if model[key] >= 0 else -1
-    text = f"<b>{format_percent(sign * model[key])}</b>"
+    text = f"**{format_percent(sign * model[key])}**"
     if interval := model["ci95"][key]:
         low, high = sorted(sign * value for value in interval)
-        text += f" <span class='ci'>[{format_bound(low)}, {format_percent(high)}]</span>"
+        text += f" [{format_bound(low)}, {format_percent(high)}]"
     return text

@@ -1,11 +1,10 @@
-"""Provenance of a report: fingerprints, versions, time and energy of the run, as a list for the page."""
+"""Provenance of a report: fingerprints, versions, time and energy of the run."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from html import escape
 from importlib.metadata import version
 from typing import Any
 
@@ -27,31 +26,19 @@ def run_facts(usage: Usage) -> dict[str, str]:
     return found
 
 
-def provenance_list(scores: Mapping[str, Any], run: Mapping[str, str]) -> str:
-    """Return everything that the scores depend on, and the facts of the run, as an HTML list of terms."""
+def provenance_terms(scores: Mapping[str, Any], run: Mapping[str, str]) -> dict[str, str]:
+    """Return everything that the scores depend on, and the facts of the run, by name; hashes are between backticks."""
     inputs = scores["inputs"]
-    facts = {
+    return {
         "Scored": f"{scores['split']}, {scores['task']}, target {scores['target']}",
         "Grid": scores["grid"],
         "Averages": scores["weights"],
-        "Options": inputs["options"],
-        "Data": inputs["data"],
-        **{f"Corrector {name}": files for name, files in inputs["correctors"].items()},
+        "Options": f"`{inputs['options']}`",
+        "Data": f"`{inputs['data']}`",
+        **{f"Corrector {name}": f"`{files}`" for name, files in inputs["correctors"].items()},
         "Deepweather": f"{inputs['deepweather']}, scores.json format {scores['format']}",
         "Software": ", ".join(
             [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in PACKAGES)]
         ),
         **run,
     }
-    hashes = {"Options", "Data", *(f"Corrector {name}" for name in inputs["correctors"])}
-    return term_list((name, _code(text) if name in hashes else escape(str(text))) for name, text in facts.items())
-
-
-def term_list(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return terms and their descriptions, which are HTML, as a list."""
-    rows = "".join(f"<div><dt>{escape(term)}</dt><dd>{description}</dd></div>" for term, description in pairs)
-    return f"<dl>{rows}</dl>"
-
-
-def _code(text: object) -> str:
-    return f"<code>{escape(str(text))}</code>"

@@ -1,9 +1,8 @@
-"""Tables of the page: the headline, all scores, the headline score by slice, and the sample sizes."""
+"""Tables of the page: the headline, all scores, every score by slice, and the sample sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from html import escape
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from evaluation.report.series import (
@@ -13,10 +12,11 @@ from evaluation.report.series import (
     kind_title,
     list_series,
     list_slices,
+    meaning_of,
     sample_size,
     slice_title,
 )
-from evaluation.report.tables import INVALID, format_amount, format_ratio
+from evaluation.report.tables import INVALID, PageTable, format_amount, format_ratio
 
 HEADLINE_COLUMNS = {
     "fair CRPS": "scores:crps_fair",
@@ -43,18 +43,19 @@ WRITTEN_KEYS = {
 NO_REFERENCE = "–"
 
 
-def html_table(scores: Mapping[str, Any]) -> str:
+def headline_table(scores: Mapping[str, Any]) -> PageTable:
     """Return the table of all models and of the members that `correct` writes, without empty columns."""
     series = {one.key: one for one in list_series(scores)}
     columns = {title: series[key] for title, key in HEADLINE_COLUMNS.items() if key in series}
-    head = "".join(f"<th scope='col'>{title}</th>" for title in ["model", *columns])
-    rows = []
+    rows: list[list[str]] = []
+    marks = {}
     for name, model in scores["models"].items():
-        cells = "".join(_headline_cell(name, model, one, series) for one in columns.values())
-        mark = " class='best'" if name == scores["best"]["model"] else ""
-        rows.append(f"<tr{mark}><th scope='row'>{escape(name)}</th>{cells}</tr>")
+        if name == scores["best"]["model"]:
+            marks[len(rows)] = "best"
+        rows.append([name, *(_headline_cell(name, model, one, series) for one in columns.values())])
         if model["members"]:
-            rows.append(_written_row(name, model["members"], columns, scores))
+            marks[len(rows)] = "written"
+            rows.append([f"{name} as {scores['members']} members", *_written_cells(model["members"], columns)])
     if oracle := scores["oracle"]:
         found = {
             "CRPS": format_amount(oracle["crps_plain"], scores),
@@ -63,83 +64,69 @@ def html_table(scores: Mapping[str, Any]) -> str:
             "captured, plain": "100 %",
             "spread / error": format_ratio(oracle["spread_skill"]),
         }
-        cells = "".join(f"<td>{found.get(title, NO_REFERENCE)}</td>" for title in columns)
-        rows.append(f"<tr data-all-only><th scope='row'>oracle</th>{cells}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        rows.append(["oracle", *(found.get(title, NO_REFERENCE) for title in columns)])
+    return PageTable("Scores of all models", ["model", *columns], rows, marks=marks)
 
 
 def _headline_cell(name: str, model: Mapping[str, Any], one: Series, series: Mapping[str, Series]) -> str:
-    """Return a cell; the plain score, marked, where the fair one is not valid. The script reads its attributes."""
+    """Return a cell; the plain score, marked, where the fair one is not valid."""
     mark = INVALID if "fair" in one.key and not model["crps_fair_valid"] else ""
     shown = series[one.key.removesuffix("_fair")] if mark and one.place[0] != "scores" else one
-    if shown.leaves_out(name):
-        return f"<td>{NO_REFERENCE}</td>"
-    marked = f" data-mark='{mark}'" if mark else ""
-    return f"<td data-series='{escape(shown.key)}' data-model='{escape(name)}'{marked}>{shown.cell(model, mark)}</td>"
+    return NO_REFERENCE if shown.leaves_out(name) else shown.cell(model, mark)
 
 
-def _written_row(
-    name: str, members: Mapping[str, Any], columns: Mapping[str, Series], scores: Mapping[str, Any]
-) -> str:
-    """Return the row of a model's members as written, which have plain scores only."""
-    cells = []
+def _written_cells(members: Mapping[str, Any], columns: Mapping[str, Series]) -> Iterator[str]:
+    """Yield the cells of a model's members as written, which have plain scores only."""
     for title, one in columns.items():
         key = WRITTEN_KEYS.get(title)
         if key is None or members[key] is None:
-            cells.append(f"<td>{NO_REFERENCE}</td>")
+            yield NO_REFERENCE
             continue
         entry = {"scores": {one.place[-1]: members[key]}, "ci95_scores": {one.place[-1]: members["ci95"].get(key)}}
         entry |= {one.place[0]: members[key]} if one.place[0] != "scores" else {}
-        cells.append(f"<td>{one.cell(entry | {'ci95': members['ci95']})}</td>")
-    title = f"<th scope='row'>{escape(name)} as {scores['members']} members</th>"
-    return f"<tr class='written' data-all-only>{title}{''.join(cells)}</tr>"
+        yield one.cell(entry | {"ci95": members["ci95"]})
 
 
-def all_scores_table(scores: Mapping[str, Any]) -> str:
+def all_scores_table(scores: Mapping[str, Any]) -> PageTable:
     """Return the table of every score (rows) of every model (columns), with intervals."""
-    models = scores["models"]
-    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in models)
-    body = "".join(
-        f"<tr><th scope='row'>{escape(one.title)}{f' ({escape(one.units)})' if one.units else ''}</th>"
-        + "".join(
-            f"<td data-series='{escape(one.key)}' data-model='{escape(name)}'>{one.cell(model)}</td>"
-            for name, model in models.items()
-        )
-        + "</tr>"
+    rows = [
+        [f"{one.title}{f' ({one.units})' if one.units else ''}", *map(one.cell, scores["models"].values())]
         for one in list_series(scores)
         if one.place[0] == "scores"
-    )
-    return f"<table><thead><tr><th scope='col'>score</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    ]
+    return PageTable("All scores of all models", ["score", *scores["models"]], rows)
 
 
-def slice_tables(scores: Mapping[str, Any]) -> Iterable[str]:
-    """Yield a table of the headline score of all models for each kind of slice."""
-    one, models = default_series(scores), list(scores["models"])
+def series_by_part(scores: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Yield title, units and meaning of every series, and its tables by part; that of the headline comes first."""
+    first = default_series(scores)
+    for one in [first, *(other for other in list_series(scores) if other != first)]:
+        tables = list(slice_tables(scores, one))
+        yield {"title": one.title, "units": one.units, "meaning": meaning_of(scores, one), "tables": tables}
+
+
+def slice_tables(scores: Mapping[str, Any], one: Series) -> Iterator[PageTable]:
+    """Yield a table of a series of all models for each kind of slice."""
+    models = list(scores["models"])
     for kind, labels in list_slices(scores).items():
         if kind == "all":
             continue
-        head = "".join(f"<th scope='col'>{escape(text)}</th>" for text in [kind_title(kind), *models, "starts"])
-        body = ""
+        rows = []
         for label in labels:
-            cells = "".join(
-                f"<td>{NO_REFERENCE if one.leaves_out(name) else one.cell(entry_of(scores, name, kind, label))}</td>"
-                for name in models
-            )
             size = sample_size(scores, kind, label)
-            starts = f"{size['n_dates']:,}" if size else NO_REFERENCE
-            body += f"<tr><th scope='row'>{escape(slice_title(kind, label))}</th>{cells}<td>{starts}</td></tr>"
-        yield f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            cells = [
+                NO_REFERENCE if one.leaves_out(name) else one.cell(entry_of(scores, name, kind, label))
+                for name in models
+            ]
+            rows.append([slice_title(kind, label), *cells, f"{size['n_dates']:,}" if size else NO_REFERENCE])
+        yield PageTable(f"{one.title} by {kind_title(kind).lower()}", [kind_title(kind), *models, "starts"], rows)
 
 
-def sample_table(scores: Mapping[str, Any]) -> str:
-    """Return the table of the sample sizes of all slices."""
-    head = "".join(
-        f"<th scope='col'>{text}</th>" for text in ("by", "part", "starts", "forecasts", "cells of the grid")
-    )
-    body = ""
+def sample_tables(scores: Mapping[str, Any]) -> Iterator[PageTable]:
+    """Yield a table of the sample sizes of each kind of slices."""
     for kind, labels in scores["slices"].items():
-        for k, (label, size) in enumerate(labels.items()):
-            first = f"<th scope='rowgroup' rowspan='{len(labels)}'>{escape(kind_title(kind))}</th>" if k == 0 else ""
-            numbers = "".join(f"<td>{size[key]:,}</td>" for key in ("n_dates", "n_forecasts", "cells"))
-            body += f"<tr>{first}<th scope='row'>{escape(slice_title(kind, label))}</th>{numbers}</tr>"
-    return f"<table class='samples'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        rows = [
+            [slice_title(kind, label), *(f"{size[key]:,}" for key in ("n_dates", "n_forecasts", "cells"))]
+            for label, size in labels.items()
+        ]
+        yield PageTable(f"Sample sizes by {kind}", [kind_title(kind), "starts", "forecasts", "cells of the grid"], rows)

@@ -79,14 +79,12 @@ class Series:
         return with_minus(("+" if sign and value > 0 else "") + rounded)
 
     def cell(self, entry: Mapping[str, Any], mark: str = "") -> str:
-        """Return the number of an entry with its interval as HTML, `–` where there is none."""
+        """Return the number of an entry with its interval as text, `–` where there is none."""
         value, interval = self.of(entry)
         if value is None:
             return "–"
         text = self.text(value, self.signed) + (" %" if self.units == "%" else "") + mark
-        if interval is None:
-            return text
-        return f"{text} <span class='ci'>[{self.text(interval[0])}, {self.text(interval[1])}]</span>"
+        return f"{text} [{self.text(interval[0])}, {self.text(interval[1])}]" if interval else text
 
 
 def list_series(scores: Mapping[str, Any]) -> list[Series]:
@@ -145,6 +143,21 @@ def default_series(scores: Mapping[str, Any]) -> Series:
     key = headline_keys(best)[0]
     wanted = key if best[key] is not None else "scores:crps"
     return next(one for one in list_series(scores) if one.key == wanted)
+
+
+def meaning_of(scores: Mapping[str, Any], series: Series) -> str:
+    """Return one or two sentences on a series for the reader of its tables."""
+    if series.key.startswith("captured"):
+        kind = "fair" if series.key.endswith("_fair") else "plain"
+        return f"(raw − model) / (raw − oracle), by the {kind} CRPS: 0 % is the raw ensemble, 100 % the oracle."
+    if series.key in DERIVED:
+        kind = "fair CRPS" if series.key.endswith("_fair") else "plain CRPS"
+        return f"The reduction of the {kind} relative to {DERIVED[series.key][1]}. Above 0: better than the reference."
+    definition = scores["definitions"][series.place[1]]
+    if series.place[0] == "skill":
+        return f"The reduction of this score relative to raw. {definition['text']}"
+    best = {"low": " Lower is better.", "high": " Higher is better.", "zero": " 0 is best.", "one": " 1 is best."}
+    return definition["text"] + best.get(definition["best"], "")
 
 
 def _comparisons(scores: Mapping[str, Any]) -> Iterator[Series]:

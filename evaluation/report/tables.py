@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from html import escape
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from data_pipeline.dates import Dates
@@ -25,6 +26,28 @@ CLAIM = {True: "yes", False: "no"}
 VERDICT = {True: "yes", False: "no", None: "too few starts to tell"}
 
 
+@dataclass(frozen=True)
+class PageTable:
+    """A table of a page; the first cell of each row is its name.
+
+    Cells are plain text; intervals `[1, 2]` and lines after the first are shown in small print. `label` names the table
+    for screen readers. `above` are headings of several columns each, with the numbers of columns. `marks` are the
+    classes of some rows, and `links` the ids of the sections about each row.
+    """
+
+    label: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    above: Sequence[tuple[str, int]] = ()
+    marks: Mapping[int, str] = field(default_factory=dict)
+    links: Sequence[str] = ()
+
+    def named_rows(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the name and the other cells of each row."""
+        for name, *cells in self.rows:
+            yield name, cells
+
+
 def forecast_title(scores: Mapping[str, Any]) -> str:
     """Return the predicted variable and lead times as text: `Temperature at 850 hPa, 48 h ahead`.
 
@@ -33,13 +56,17 @@ def forecast_title(scores: Mapping[str, Any]) -> str:
     >>> forecast_title({"target": "2t:24h-mean", "lead_times": [48]})
     'Mean of 2 m temperature over 24 h, 48 h ahead'
     """
-    variable = Variable.parse(scores["target"])
-    name = (f"{variable.process} of " if variable.process else "") + variable.title
-    name += f" over {variable.period} h" if variable.period else ""
-    level = f" at {variable.level} hPa" if variable.level else ""
     *leads, last = map(str, scores["lead_times"])
     lead = f"{', '.join(leads)} and {last}" if leads else last
-    return f"{name[0].upper()}{name[1:]}{level}, {lead} h ahead"
+    return f"{variable_title(Variable.parse(scores['target']))}, {lead} h ahead"
+
+
+def variable_title(variable: Variable) -> str:
+    """Return a variable with its process, period and level for readers: `Temperature at 850 hPa`."""
+    name = (f"{variable.process} of " if variable.process else "") + variable.title
+    name += f" over {variable.period} h" if variable.period else ""
+    name += f" at {variable.level} hPa" if variable.level else ""
+    return name[0].upper() + name[1:]
 
 
 def display_of(scores: Mapping[str, Any]) -> Display:
@@ -87,39 +114,29 @@ def format_ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def format_bound(value: float) -> str:
+def format_bound(value: float | None) -> str:
     """Return one end of an interval in per cent, without the sign."""
     return format_percent(value, unit="")
 
 
-def members_table(scores: Mapping[str, Any]) -> str:
-    """Return the table of the members that `correct` writes, for the page; "" if there are none."""
-    rows = [
-        (name, model["crps"], model["spread_skill"], members)
-        for name, model in scores["models"].items()
-        if (members := model["members"])
-    ]
+def members_table(scores: Mapping[str, Any]) -> PageTable | None:
+    """Return the table of the members that `correct` writes, for the page; None if there are none."""
     columns = [
         "model", "CRPS of the distribution", "CRPS of its members", "difference", "vs raw members",
         "spread / error of the distribution", "spread / error of its members",
     ]  # fmt: skip
-
-    def show(value: float) -> str:
-        return format_amount(value, scores, sign=True)
-
-    def show_skill(value: float | None) -> str:
-        return format_percent(value, sign=True)
-
-    body = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th>"
-        f"<td>{format_amount(crps, scores)}</td><td>{format_amount(members['crps'], scores)}</td>"
-        f"<td>{_cell(show(members[BESIDE]), members['ci95'][BESIDE], show)}</td>"
-        f"<td>{_cell(show_skill(members['skill_vs_raw']), members['ci95']['skill_vs_raw'], format_bound)}</td>"
-        f"<td>{format_ratio(spread)}</td><td>{format_ratio(members['spread_skill'])}</td></tr>"
-        for name, crps, spread, members in rows
-    )
-    head = "".join(f"<th scope='col'>{column}</th>" for column in columns)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+    difference, gain = partial(format_amount, scores=scores, sign=True), partial(format_percent, sign=True)
+    rows = [
+        (
+            name, format_amount(model["crps"], scores), format_amount(members["crps"], scores),
+            with_interval(members[BESIDE], members["ci95"][BESIDE], difference),
+            with_interval(members["skill_vs_raw"], members["ci95"]["skill_vs_raw"], gain, format_bound),
+            format_ratio(model["spread_skill"]), format_ratio(members["spread_skill"]),
+        )
+        for name, model in scores["models"].items()
+        if (members := model["members"])
+    ]  # fmt: skip
+    return PageTable("Members as written", columns, rows) if rows else None
 
 
 def plain_table(scores: Mapping[str, Any]) -> str:
@@ -188,25 +205,15 @@ def _footnotes(scores: Mapping[str, Any]) -> list[str]:
     return [text for text in (fair_crps_footnote(scores), omission_note(scores)) if text]
 
 
-def member_count_table(scores: Mapping[str, Any]) -> str:
-    """Return the table of all models by number of members, for the page."""
+def member_count_table(scores: Mapping[str, Any]) -> PageTable | None:
+    """Return the table of all models by number of members, for the page; None if only all members were scored."""
+    if "gate" not in scores["models"]["raw"]:
+        return None
     sizes = list(scores["models"]["raw"]["by"]["members"])
-    groups = "".join(
-        f"<th scope='colgroup' colspan='{len(sizes)}'>{group} with</th>" for group in ("fair CRPS", "spread / error")
-    )
-    head = "".join(
-        f"<th scope='col'>{column}</th>" for column in ["model", "base", *sizes, *sizes, "claims it", "holds"]
-    )
-    body = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th>"
-        + "".join(f"<td>{cell}</td>" for cell in _member_count_cells(model, scores))
-        + "</tr>"
-        for name, model in scores["models"].items()
-    )
-    return (
-        f"<table><thead><tr><td></td><td></td>{groups}<td></td><td></td></tr><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table>"
-    )
+    above = [("", 1), ("", 1), ("fair CRPS with", len(sizes)), ("spread / error with", len(sizes)), ("", 1), ("", 1)]
+    rows = [[name, *_member_count_cells(model, scores)] for name, model in scores["models"].items()]
+    columns = ["model", "base", *sizes, *sizes, "claims it", "holds"]
+    return PageTable("Scores by number of members", columns, rows, above)
 
 
 def _member_count_cells(model: Mapping[str, Any], scores: Mapping[str, Any]) -> Iterator[str]:
@@ -218,9 +225,9 @@ def _member_count_cells(model: Mapping[str, Any], scores: Mapping[str, Any]) -> 
         for size, entry in by_member_count.items():
             changes = size != base and reference and entry[key] is not None
             change = format_percent(entry[key] / reference - 1, sign=True) if changes else ""
-            yield show(entry[key]) + (f" <span class='ci'>{change}</span>" if change else "")
+            yield show(entry[key]) + (f"\n{change}" if change else "")
     yield CLAIM[gate["claimed"]]
-    yield VERDICT[gate["holds"]] + "".join(f" <span class='ci'>{fault}</span>" for fault in gate["faults"])
+    yield "\n".join([VERDICT[gate["holds"]], *gate["faults"]])
 
 
 def _plain_member_counts(scores: Mapping[str, Any]) -> list[str]:
@@ -253,15 +260,20 @@ def _valid(model: Mapping[str, Any], key: str, sign: bool = False) -> tuple[str,
     return format_percent(model[key], sign=sign) + mark, model["ci95"][key]
 
 
-def _cell(text: str, interval: list[float] | None, show: Callable[[float], str]) -> str:
-    if not interval:
-        return text
-    return f"{text} <span class='ci'>[{show(interval[0])}, {show(interval[1])}]</span>"
-
-
 def _plain(model: Mapping[str, Any], key: str) -> str:
     text, interval = _valid(model, key, sign=True)
     return text + (f" [{format_bound(interval[0])}, {format_bound(interval[1])}]" if interval else "")
+
+
+def with_interval(
+    value: float | None,
+    interval: Sequence[float] | None,
+    show: Callable[[float | None], str],
+    show_end: Callable[[float], str] | None = None,
+) -> str:
+    """Return a number as text, with its interval if there is one."""
+    ends = map(show_end or show, interval or ())
+    return f"{show(value)} [{', '.join(ends)}]" if interval else show(value)
 
 
 def with_minus(text: str) -> str:

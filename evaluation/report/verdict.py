@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
+from functools import partial
 from typing import Any
 
 from evaluation.report.series import list_slices, slice_title
-from evaluation.report.tables import format_amount
+from evaluation.report.tables import PageTable, format_amount, with_interval
 from evaluation.scoreboard import headline_keys
 
 PLURALS = {"lead": "lead times", "region": "regions", "season": "seasons", "hour": "hours"}
@@ -67,13 +67,13 @@ def compare_slices(scores: Mapping[str, Any], name: str) -> list[ModelComparison
 
 
 def verdict(scores: Mapping[str, Any]) -> str:
-    """Return one sentence, as HTML, on the shown model: what is shown beyond doubt and what is not."""
+    """Return one sentence on the shown model: what is shown beyond doubt and what is not."""
     best = scores["best"]["model"]
     against = {
         _other(one, best): _seen_from(one, best) for one in compare_models(scores) if best in (one.model, one.other)
     }
     parts = compare_slices(scores, best)
-    name = f"<b>{escape(best)}</b>"
+    name = f"**{best}**"
     if all(result == OPEN for result in against.values()) and all(one.result == OPEN for one in parts):
         return f"Nothing is shown beyond doubt: every difference to {name} may be chance."
     shown, open_ones = [], []
@@ -99,30 +99,22 @@ def comparison_count(scores: Mapping[str, Any]) -> int:
     return len(whole) + len(compare_slices(scores, best))
 
 
-def pairs_table(scores: Mapping[str, Any]) -> str:
-    """Return the table of all pairs of models but raw: CRPS of the row less that of the column; "" for one model."""
+def pairs_table(scores: Mapping[str, Any]) -> PageTable | None:
+    """Return the table of all pairs of models but raw: CRPS of the row less that of the column; None for one model."""
     names = [name for name in scores["models"] if name != "raw"]
     if len(names) < 2:
-        return ""
-    found = {(one.model, one.other): one for one in compare_models(scores)}
-    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in names[:-1])
-    body = ""
-    for number, name in enumerate(names[1:], 1):
-        cells = [_pair_cell(found[name, other], scores) for other in names[:number]]
-        body += f"<tr><th scope='row'>{escape(name)}</th>{''.join(cells)}{'<td></td>' * (len(names) - 1 - number)}</tr>"
-    return f"<table><thead><tr><th scope='col'>CRPS less that of</th>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _pair_cell(one: ModelComparison, scores: Mapping[str, Any]) -> str:
-    text = format_amount(one.difference, scores, sign=True)
-    if one.interval:
-        low, high = (format_amount(end, scores, sign=True) for end in one.interval)
-        text += f" <span class='ci'>[{low}, {high}]</span>"
-    return f"<td>{text} <span class='result'>{one.result}</span></td>"
+        return None
+    show = partial(format_amount, scores=scores, sign=True)
+    found = {
+        (one.model, one.other): f"{with_interval(one.difference, one.interval, show)}\n{one.result}"
+        for one in compare_models(scores)
+    }
+    rows = [[name, *(found.get((name, other), "") for other in names[:-1])] for name in names[1:]]
+    return PageTable("Differences between models", ["CRPS less that of", *names[:-1]], rows)
 
 
 def comparisons_note(scores: Mapping[str, Any]) -> str:
-    """Return how the verdict was reached, as HTML."""
+    """Return how the verdict was reached."""
     count = comparison_count(scores)
     return (
         f"The sentence rests on {count} comparison{'s' * (count != 1)}. A difference to raw is shown if the 95 % "
@@ -134,9 +126,9 @@ def comparisons_note(scores: Mapping[str, Any]) -> str:
 
 
 def _runs_note(scores: Mapping[str, Any]) -> str:
-    """Return which models are means over several training runs, as HTML; "" if there are none."""
+    """Return which models are means over several training runs; "" if there are none."""
     counts = {name: len(model["runs"]) for name, model in scores["models"].items() if model.get("runs")}
-    described = [f"<b>{escape(name)}</b> ({count} runs)" for name, count in counts.items()]
+    described = [f"**{name}** ({count} runs)" for name, count in counts.items()]
     if not described:
         return ""
     return f" Scores of {_joined(described, 'and')} are means over training runs; intervals hold over dates and seeds."
@@ -170,8 +162,8 @@ def _places(parts: list[ModelComparison], result: str) -> str:
     texts = []
     for kind in dict.fromkeys(one.kind for one in parts):
         of_kind = [one for one in parts if one.kind == kind]
-        titles = [escape(slice_title(kind, one.label)) for one in of_kind if one.result == result]
-        plural = PLURALS.get(kind, f"parts by {escape(kind)}")
+        titles = [slice_title(kind, one.label) for one in of_kind if one.result == result]
+        plural = PLURALS.get(kind, f"parts by {kind}")
         preposition = "at" if kind in ("lead", "hour") else "in"
         if titles and len(titles) == len(of_kind):
             every = {1: titles[0], 2: f"both {plural}"}.get(len(titles), f"all {len(titles)} {plural}")
@@ -182,7 +174,7 @@ def _places(parts: list[ModelComparison], result: str) -> str:
 
 
 def _listed(names: Iterable[str], word: str = "and") -> str:
-    return _joined([f"<b>{escape(name)}</b>" for name in names], word)
+    return _joined([f"**{name}**" for name in names], word)
 
 
 def _joined(texts: list[str], word: str) -> str:

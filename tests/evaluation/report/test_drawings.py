@@ -54,7 +54,7 @@ def bars_of(ax, name):
     ("drawing", "title", "kind", "labels"),
     [
         ("skill", "Lead time", "lead", LEADS), ("skill", "Hour of valid time", "hour", HOURS),
-        ("spread", "Lead time", "lead", LEADS),
+        ("spread", "Lead time", "lead", LEADS), ("parts_crps", "Lead time", "lead", LEADS),
     ],
 )  # fmt: skip
 def test_curves_over_time_show_scores_and_intervals(drawings, drawing, title, kind, labels):
@@ -64,13 +64,12 @@ def test_curves_over_time_show_scores_and_intervals(drawings, drawing, title, ki
     low, high = ax.get_ylim()
     for name in names:
         entries = [SCORES["models"][name]["by"][kind][str(label)] for label in labels]
-        values = [100 * one["skill_vs_raw_fair"] if drawing == "skill" else one["spread_skill"] for one in entries]
-        ends = [
-            100 * np.array(one["ci95"]["skill_vs_raw_fair"])
-            if drawing == "skill"
-            else one["ci95_scores"]["spread_skill"]
-            for one in entries
-        ]
+        if drawing == "skill":
+            values = [100 * one["skill_vs_raw_fair"] for one in entries]
+            ends = [100 * np.array(one["ci95"]["skill_vs_raw_fair"]) for one in entries]
+        else:
+            score = {"spread": "spread_skill", "parts_crps": "crps"}[drawing]
+            values, ends = ([one[kind][score] for one in entries] for kind in ("scores", "ci95_scores"))
         places = marked(ax)[name]
         np.testing.assert_allclose(places[:, 1], values)
         if drawing == "skill":

@@ -1,14 +1,12 @@
 """Series: every number of an entry with its units, decimals and interval. The verdict says what intervals show."""
 
-import json
 import re
 
 import pytest
-from report_parts import COMPARED, MODELS, SCORES, SLICES, cells_of, make_scores, text_of
+from report_parts import COMPARED, MODELS, SCORES, SLICES, make_scores
 
-from evaluation.report.explorer import definition_of, explorer_data, explorer_json
-from evaluation.report.score_tables import sample_table, slice_tables
-from evaluation.report.series import Series, default_series, list_series, list_slices
+from evaluation.report.score_tables import sample_tables, series_by_part, slice_tables
+from evaluation.report.series import Series, default_series, entry_of, list_series, meaning_of
 from evaluation.report.verdict import comparison_count, comparisons_note, pairs_table, power_note, verdict
 
 
@@ -48,39 +46,33 @@ def test_numbers_are_in_the_units_that_people_read(scores):
         assert interval == pytest.approx([factor * end for end in ends])
 
 
-def test_the_explorer_has_every_number_in_its_place(scores):
-    text = explorer_json(scores)
-    assert "<" not in text, "no text can end the script"
-    data = json.loads(text)
-    assert data["models"] == list(MODELS)
-    slices = list_slices(scores)
-    assert {kind: one["labels"] for kind, one in data["slices"].items()} == slices
-    assert "hour" not in slices  # a single hour repeats the whole
-    for one, found in zip(list_series(scores), data["series"], strict=True):
-        assert found["key"] == one.key
-        for kind, labels in slices.items():
-            for label, row in zip(labels, found["values"][kind], strict=True):
-                for model, number in zip(MODELS, row, strict=True):
-                    whole = scores["models"][model]
-                    value, interval = one.of(whole if kind == "all" else whole["by"][kind][label])
-                    if value is None or one.leaves_out(model):
-                        assert number is None
-                    else:
-                        assert number == pytest.approx([value, *interval], rel=1e-8)
-    for kind, one in data["slices"].items():
-        if kind != "all":
-            assert one["sizes"] == [scores["slices"][kind][label] for label in SLICES[kind]]
-    assert data["slices"]["all"]["sizes"] == [scores["slices"]["region"]["global"]]
+KINDS = [kind for kind in SLICES if kind != "hour"]
+"""A single hour repeats the whole."""
+
+
+def test_every_score_is_shown_by_every_kind_of_slice(scores):
+    first, *others = list_series(scores)
+    for series, shown in zip([first, *others], series_by_part(scores), strict=True):
+        assert shown["title"] == series.title
+        for kind, table in zip(KINDS, shown["tables"], strict=True):
+            for label, (_, *cells, _) in zip(SLICES[kind], table.rows, strict=True):
+                for model, text in zip(MODELS, cells, strict=True):
+                    value, (low, high) = (
+                        series.of(entry_of(scores, model, kind, label)) if text != "–" else (None, (0, 0))
+                    )
+                    if value is None:
+                        assert series.leaves_out(model) or series.of(entry_of(scores, model, kind, label))[0] is None
+                        continue
+                    numbers = [float(n) for n in re.findall(r"[+-]?\d+\.?\d*", text.replace("−", "-"))]
+                    half = 0.51 * 10**-series.decimals if series.units != "%" else 0.51
+                    assert numbers == pytest.approx([value, low, high], abs=half)
 
 
 def test_tables_of_slices_show_skills_and_sample_sizes(scores):
-    tables = list(slice_tables(scores))
-    kinds = [kind for kind in SLICES if kind != "hour"]
-    assert len(tables) == len(kinds)
-    for kind, table in zip(kinds, tables, strict=True):
-        head, *rows = cells_of(table)
-        assert head[1:] == [*MODELS, "starts"]
-        for label, row in zip(SLICES[kind], rows, strict=True):
+    tables = list(slice_tables(scores, default_series(scores)))
+    for kind, table in zip(KINDS, tables, strict=True):
+        assert table.columns[1:] == [*MODELS, "starts"]
+        for label, row in zip(SLICES[kind], table.rows, strict=True):
             entry = scores["models"]["emos"]["by"][kind][label]
             low, high = entry["ci95"]["skill_vs_raw_fair"]
             numbers = [float(text) for text in re.findall(r"[+-]?\d+\.?\d*", row[3].replace("−", "-").replace("+", ""))]
@@ -88,7 +80,7 @@ def test_tables_of_slices_show_skills_and_sample_sizes(scores):
             assert numbers == pytest.approx(expected, abs=0.51)
             assert row[1] == "–"
             assert row[-1] == f"{scores['slices'][kind][label]['n_dates']:,}"
-    rows = cells_of(sample_table(scores))[1:]
+    rows = [row for table in sample_tables(scores) for row in table.rows]
     sizes = [size for labels in scores["slices"].values() for size in labels.values()]
     assert [row[-3:] for row in rows] == [
         [f"{size[key]:,}" for key in ("n_dates", "n_forecasts", "cells")] for size in sizes
@@ -113,11 +105,10 @@ def test_the_first_score_is_that_of_the_headline(scores):
     assert default_series(other).key == "skill_vs_raw"
     other["models"]["net <1>"]["skill_vs_raw"] = None
     assert default_series(other).key == "scores:crps"
-    assert explorer_data(other)["default"] == "scores:crps"
 
 
 def test_definitions_say_what_is_best(scores):
-    texts = {one.key: definition_of(scores, one) for one in list_series(scores)}
+    texts = {one.key: meaning_of(scores, one) for one in list_series(scores)}
     assert texts["scores:crps"] == "Text of CRPS < 1. Lower is better."
     assert texts["scores:bias"].endswith("0 is best.")
     assert texts["scores:spread_skill"].endswith("1 is best.")
@@ -140,7 +131,7 @@ def test_numbers_as_text(units, decimals, best, value, text):
     assert one.cell({"x": value, "ci95": {"x": None}}) == text
     low, high = one.text(value - 1), one.text(value + 1)
     found = one.cell({"x": value, "ci95": {"x": [value - 1, value + 1]}})
-    assert found == f"{text} <span class='ci'>[{low}, {high}]</span>"
+    assert found == f"{text} [{low}, {high}]"
     assert one.cell({"x": None, "ci95": {"x": None}}) == "–"
 
 
@@ -200,7 +191,11 @@ EVERY = ("all", "lead", "region", "season")
     ],
 )  # fmt: skip
 def test_the_verdict_names_what_is_shown_and_what_is_not(against, parts, best, found):
-    assert text_of(verdict(scores_with(against, parts, best))).startswith(found)
+    assert plain_verdict(scores_with(against, parts, best)).startswith(found)
+
+
+def plain_verdict(scores):
+    return verdict(scores).replace("**", "")
 
 
 def test_dependent_members_are_judged_by_the_plain_score():
@@ -209,7 +204,7 @@ def test_dependent_members_are_judged_by_the_plain_score():
     model["crps_fair_valid"] = False
     for entry in (model, *(entry for labels in model["by"].values() for entry in labels.values())):
         entry["ci95"]["skill_vs_raw"] = AROUND
-    assert text_of(verdict(scores)).startswith("Nothing is shown")
+    assert plain_verdict(scores).startswith("Nothing is shown")
 
 
 def test_comparisons_and_training_runs_are_counted():
@@ -219,16 +214,16 @@ def test_comparisons_and_training_runs_are_counted():
     assert "rests on 11 comparisons" in comparisons_note(scores)
     assert "training runs" not in comparisons_note(scores)
     scores["models"][BEST]["runs"] = [0.5, 0.6, 0.7]
-    assert "Scores of <b>net &lt;1&gt;</b> (3 runs) are means over training runs" in comparisons_note(scores)
+    assert "Scores of **net <1>** (3 runs) are means over training runs" in comparisons_note(scores)
     assert power_note(scores) == scores["power"]["text"]
 
 
 def test_the_table_of_pairs_shows_every_difference():
     scores = scores_with({"climatology": (-1.25, 0.01), "emos": (0.5, 0.01)}, {})
-    rows = {name: cells for name, *cells in cells_of(pairs_table(scores))[1:]}
+    rows = {name: cells for name, *cells in pairs_table(scores).rows}
     assert list(rows) == ["emos", BEST]
     first, second, *_ = rows[BEST]
-    assert re.match(r"−1\.250? .*better", first)
-    assert re.match(r"\+0\.500? .*worse", second)
+    assert re.fullmatch(r"−1\.250? \[.*\]\nbetter", first)
+    assert re.fullmatch(r"\+0\.500? \[.*\]\nworse", second)
     scores["models"] = {name: scores["models"][name] for name in ("raw", "emos")}
-    assert pairs_table(scores) == ""
+    assert pairs_table(scores) is None
