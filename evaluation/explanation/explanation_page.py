@@ -5,31 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from data_pipeline.points import Points
-from evaluation.explanation.explanation_figures import change_maps, strongest_maps
+from evaluation.explanation.explanation_figures import explanation_drawings
 from evaluation.explanation.explanation_tables import (
+    ExplainedChange,
     ExplainedCorrector,
-    amount_format,
     input_table,
     place_table,
     show_number,
-    spread_ratio,
-    start_of,
     summary_table,
-    title_of,
+    valid_text,
 )
-from evaluation.explanation.forecast_explanation import (
-    Change,
-    ForecastExplanation,
-    InputPart,
-    root_mean_square,
-)
-from evaluation.explanation.places import place_name, region_name
+from evaluation.explanation.places import region_name
 from evaluation.report.drawing import Drawing
 from evaluation.report.expert_map import expert_drawing
 from evaluation.report.rendering import render_page
@@ -79,99 +70,76 @@ def change_headline(correctors: Sequence[ExplainedCorrector]) -> str:
     """Return what was changed in the forecast whose mean changes most, as a multiple of its raw spread."""
     if not any(one.forecasts for one in correctors):
         return "No forecast of this file was corrected by a corrector, so there is nothing to explain."
-    corrector, forecast, target, change = max(
-        ((one, *row) for one in correctors for row in one.rows()),
-        key=lambda found: np.nan_to_num(_relative_size(found[0], found[3]), nan=-1.0),
-    )
-    title = variable_title(corrector.targets[target])
-    return f"{title} at +{forecast.lead_time} h: {_change_text(corrector, target, change)}"
+    change = max((change for one in correctors for change in one.changes()), key=_relative_size)
+    return f"{variable_title(change.variable)} at +{int(change.data.lead_time)} h: {_change_text(change)}"
 
 
-def _relative_size(one: ExplainedCorrector, change: Change) -> float:
-    raw = root_mean_square(change.raw_std, one.area)
-    return root_mean_square(change.of_mean, one.area) / raw if raw > 0 else 0.0
+def _relative_size(change: ExplainedChange) -> float:
+    raw = change.size(change.data.raw_spread)
+    return float(np.nan_to_num(change.typical / raw if raw > 0 else 0.0, nan=-1.0))
 
 
-def _change_text(one: ExplainedCorrector, target: int, change: Change) -> str:
+def _change_text(change: ExplainedChange) -> str:
     """Return one or two sentences about the change of a target."""
-    units, factor, show = one.units_of(target), one.targets[target].display.factor, amount_format(one, target, change)
-    if not change.cells:
+    if not change.cells.size:
         return "the correction changes the ensemble mean nowhere."
-    cell = change.cells[0]
+    one, cell = change.corrector, change.cells[0]
+    region = region_name(one.coast.grid, one.position(cell), one.coast.earth, one.coast.land)
     text = (
-        f"the ensemble mean typically changes by {show(factor * root_mean_square(change.of_mean, one.area), False)}"
-        f"\N{NO-BREAK SPACE}{units}, and most at {place_name(one.coast.grid, cell)} "
-        f"({region_name(one.coast.grid, cell, one.coast.earth, one.coast.land)}), by "
-        f"{show(factor * float(change.of_mean[cell]))}\N{NO-BREAK SPACE}{units}."
+        f"the ensemble mean typically changes by {change.show(change.typical, False)}\N{NO-BREAK SPACE}{change.units}, "
+        f"and most at {one.place(cell)} ({region}), by "
+        f"{change.show(change.of_mean.flat[cell])}\N{NO-BREAK SPACE}{change.units}."
     )
-    ratio = spread_ratio(change, one.area)
-    if math.isfinite(ratio):
-        text += f" The corrected spread is {ratio:.2f} times the raw spread."
+    if math.isfinite(change.spread_ratio):
+        text += f" The corrected spread is {change.spread_ratio:.2f} times the raw spread."
     return text
 
 
 def _forecasts(correctors: Sequence[ExplainedCorrector]) -> Iterator[dict[str, Any]]:
     """Yield the parts of a section for each explained forecast and target."""
     for number, one in enumerate(correctors):
-        for place, (forecast, target, change) in enumerate(one.rows()):
-            variable, units, end = one.targets[target], one.units_of(target), f"{number}-{place}"
-            drawings = []
-            if not isinstance(one.coast.grid, Points):
-                drawings.append(change_maps(one.coast, change, variable, units, f"change-{end}"))
-                if forecast.strongest and (strongest := forecast.strongest[target]):
-                    drawings.append(strongest_maps(one.coast, strongest, variable, units, f"strongest-{end}"))
-            text = _change_text(one, target, change)
+        for place, change in enumerate(one.changes()):
+            text = _change_text(change)
             yield {
-                "ident": f"forecast-{end}",
-                "title": title_of(one, forecast, target) + (f", {one.name}" if len(correctors) > 1 else ""),
-                "text": f"{text[0].upper()}{text[1:]} {_why_text(one, forecast, target)}",
-                "valid": _valid(forecast),
-                "drawings": drawings,
-                "places": place_table(one, forecast, target),
-                "inputs": input_table(one, forecast, target),
+                "ident": f"forecast-{number}-{place}",
+                "title": change.title + (f", {one.name}" if len(correctors) > 1 else ""),
+                "text": f"{text[0].upper()}{text[1:]} {_why_text(change)}",
+                "valid": valid_text(change.data),
+                "drawings": list(explanation_drawings(change, f"{number}-{place}")),
+                "places": place_table(change),
+                "inputs": input_table(change),
             }
 
 
-def _why_text(one: ExplainedCorrector, forecast: ForecastExplanation, target: int) -> str:
-    change, units, factor = forecast.changes[target], one.units_of(target), one.targets[target].display.factor
-    if change.usual is None or not change.cells:
+def _why_text(change: ExplainedChange) -> str:
+    inputs = change.inputs()
+    if not inputs or not change.cells.size:
         return ""
-    show = amount_format(one, target, change)
-    usual, today = (
-        show(factor * root_mean_square(field, one.area), False)
-        for field in (change.usual, change.of_mean - change.usual)
-    )
+    usual, today = (change.show(size, False) for size in change.usual_and_today())
     text = (
-        f"With all inputs at their training means, the mean would change by {usual}\N{NO-BREAK SPACE}{units}; today's "
-        f"departures from the training climate change it by {today}\N{NO-BREAK SPACE}{units}"
+        f"With all inputs at their training means, the mean would change by {usual}\N{NO-BREAK SPACE}{change.units}; "
+        f"today's departures from the training climate change it by {today}\N{NO-BREAK SPACE}{change.units}"
     )
-    ranked = sorted(forecast.inputs, key=lambda part: -part.mean_part[target])
-    if ranked and ranked[0].mean_part[target] > 0:
-        text += f", most of all {ranked[0].name}"
-    return text + "."
+    return text + (f", most of all {inputs[0].input.item()}." if inputs[0].mean_part > 0 else ".")
 
 
 def _warnings(correctors: Sequence[ExplainedCorrector]) -> Iterator[str]:
     """Yield a sentence for each input whose field is unusual in some explained forecast."""
     for one in correctors:
-        unusual: dict[str, tuple[InputPart, ForecastExplanation]] = {}
-        for forecast in one.forecasts:
-            for part in forecast.inputs:
-                if part.departure > (unusual[part.name][0].departure if part.name in unusual else UNUSUAL):
-                    unusual[part.name] = part, forecast
-        for part, forecast in unusual.values():
-            assert part.cell is not None
-            yield (
-                f"{part.name} is unusual at +{forecast.lead_time} h: its departure from the training mean is "
-                f"{show_number(part.departure, 1)} times a typical one, and largest at "
-                f"{place_name(one.coast.grid, part.cell)}"
-            )
+        for name in one.forecasts[0].input.values if one.forecasts and "input" in one.forecasts[0].coords else ():
+            part = max((forecast.sel(input=name) for forecast in one.forecasts), key=lambda part: float(part.departure))
+            if part.departure > UNUSUAL:
+                yield (
+                    f"{name} is unusual at +{int(part.lead_time)} h: its departure from the training mean is "
+                    f"{show_number(float(part.departure), 1)} times a typical one, and largest at "
+                    f"{one.place(int(part.largest_cell))}"
+                )
 
 
 def _experts(correctors: Sequence[ExplainedCorrector]) -> Iterator[Drawing]:
     for number, one in enumerate(correctors):
         if one.experts is not None and not isinstance(one.coast.grid, Points):
-            case = f"the forecast {_valid(one.forecasts[0])}"
+            case = f"the forecast {valid_text(one.forecasts[0])}"
             yield replace(expert_drawing(one.coast, one.experts, one.name, case), name=f"experts-{number}")
 
 
@@ -186,11 +154,5 @@ def _about(correctors: Sequence[ExplainedCorrector], about: Mapping[str, str]) -
     for one in correctors:
         yield f"Corrector {one.name}", "; ".join(f"{name} {text}" for name, text in one.about.items()) or "no facts"
         if one.forecasts and len(one.forecasts) < one.total:
-            leads = ", ".join(f"+{forecast.lead_time} h" for forecast in one.forecasts)
+            leads = ", ".join(f"+{int(forecast.lead_time)} h" for forecast in one.forecasts)
             yield f"Explained by {one.name}", f"{len(one.forecasts)} of {one.total} forecasts: {leads}"
-
-
-def _valid(forecast: ForecastExplanation) -> str:
-    start = start_of(forecast)
-    end = start + timedelta(hours=forecast.lead_time)
-    return f"{start:%-d %B %Y, %H} UTC + {forecast.lead_time} h, valid {end:%-d %B %Y, %H} UTC"

@@ -1,4 +1,4 @@
-"""Writing the page of `correct explain=true`, after the corrected file has been written."""
+"""Writing data and page of `correct explain=true`, after the corrected file has been written."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import atomic_path, atomic_write
 from data_pipeline.grid import Grid
 from evaluation.expert_choice import first_choices
 from evaluation.explanation.explanation_page import explanation_page
 from evaluation.explanation.explanation_tables import ExplainedCorrector
-from evaluation.explanation.forecast_explanation import ForecastExplanation, explain_forecast
+from evaluation.explanation.forecast_explanation import explain_forecast
 from evaluation.report.coastlines import shows_earth
 from evaluation.report.maps import Coast
 from evaluation.report.shown_data import ExpertMap
@@ -39,12 +40,18 @@ def explanation_path(output: Path) -> Path:
 
 
 def write_explanation(pipelines: CorrectionPipelines, output: Path, about: Mapping[str, str]) -> Path:
-    """Write the page about the corrected file `output`, and return its path; `about` are facts of the run.
+    """Write data and page about the corrected file `output`, and return the page's path; `about` are facts of the run.
+
+    The data `OUT.explain.nc` have a group for each corrector.
 
     The forecasts are read and corrected again, one after the other.
     """
     found = [explained_corrector(pipeline, pipelines.done(number)) for number, pipeline in enumerate(pipelines)]
-    with atomic_write(path := explanation_path(output)) as file:
+    path = explanation_path(output)
+    with atomic_path(path.with_suffix(".nc")) as partial:
+        groups = {f"corrector_{number}": one.data() for number, one in enumerate(found)}
+        xr.DataTree.from_dict(groups).to_netcdf(partial, engine="netcdf4")
+    with atomic_write(path) as file:
         file.write(explanation_page(found, output.name, about).encode())
     return path
 
@@ -55,7 +62,7 @@ def explained_corrector(pipeline: CorrectionPipeline, done: Sequence[Corrected])
     task, grid = description.task, description.grid
     climate = engine.climate
     channels = list(map(str, task.channels))
-    explanations: list[ForecastExplanation] = []
+    explanations: list[xr.Dataset] = []
     experts = None
     for one in shown_forecasts(done):
         forecast = pipeline.read(one.init_time, one.lead_time)

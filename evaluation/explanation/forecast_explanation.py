@@ -9,11 +9,14 @@ model that is linear in the means, c + Σ b_k (x_k - m_k), the part of input k i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+import xarray as xr
 
 from data_pipeline.grid import Grid
+from data_pipeline.grid_coordinates import grid_coordinates
+from data_pipeline.points import Points
 from evaluation.explanation.places import largest_cells
 from models.engines.engine import Prediction
 from models.engines.forecast import RawForecast
@@ -25,72 +28,6 @@ SINGLE_ROUNDING = 4 * float(np.finfo(np.float32).eps)
 """Changes up to this share of the raw mean are rounding errors of a model that changes nothing: 1e-4 K."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """The raw and the corrected distribution of one target, fields (H, W) in physical units.
-
-    `usual` is the change of the mean if all inputs have their training mean: the correction that belongs to place,
-    season, lead time and spread. It is None if the training climate is unknown.
-    """
-
-    raw_mean: np.ndarray
-    mean: np.ndarray
-    raw_std: np.ndarray
-    std: np.ndarray
-    cells: tuple[tuple[int, int], ...]
-    """The cells with the largest changes of the mean."""
-    usual: np.ndarray | None = None
-
-    @property
-    def of_mean(self) -> np.ndarray:
-        """Corrected mean less raw mean."""
-        return self.mean - self.raw_mean
-
-    @property
-    def of_spread(self) -> np.ndarray:
-        """Corrected standard deviation less the raw one."""
-        return self.std - self.raw_std
-
-
-@dataclass(frozen=True)
-class InputPart:
-    """One input of one forecast: how unusual it is, and its part in the corrections.
-
-    `departure` is the departure of its ensemble mean from the training mean, in typical departures of the training
-    years: the root of its mean square over the area, and the largest one with its cell. `mean_part` (T,) is the root
-    mean square over the area of its part in the correction of each target, `spread_part` (T,) that of its part in the
-    corrected standard deviation. `at_cells` are its parts in the correction at the cells of each `Change`.
-    """
-
-    name: str
-    departure: float
-    largest: float
-    cell: tuple[int, int] | None
-    mean_part: tuple[float, ...]
-    spread_part: tuple[float, ...]
-    at_cells: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
-class StrongestInput:
-    """The input with the largest part in the correction of a target: its departure and its part as fields (H, W)."""
-
-    name: str
-    departure: np.ndarray
-    part: np.ndarray
-
-
-@dataclass(frozen=True)
-class ForecastExplanation:
-    """Explanation of one forecast; `inputs` and `strongest` are empty if the training climate is unknown."""
-
-    init_time: np.datetime64
-    lead_time: int
-    changes: tuple[Change, ...]
-    inputs: tuple[InputPart, ...] = ()
-    strongest: tuple[StrongestInput | None, ...] = ()
-
-
 def explain_forecast(
     predict: Callable[[RawForecast], Prediction],
     forecast: RawForecast,
@@ -98,53 +35,67 @@ def explain_forecast(
     channels: Sequence[str],
     targets: Sequence[int],
     climate: TrainingClimate | None,
-) -> ForecastExplanation:
+) -> xr.Dataset:
     """Return the explanation of a forecast on the whole `grid` by C + 2 predictions, for C input `channels`.
 
-    `targets` are the channels of the targets. Memory holds a few fields for each target, whatever C is.
+    `targets` are the channels of the targets. Fields of each target are in physical units: mean and standard deviation
+    (`raw_mean`, `corrected_mean`, `raw_spread`, `corrected_spread`). `cell` (target, place) has the cells with the
+    largest changes of the mean, counted row by row from 0; -1 if there are fewer. The rest needs the training climate:
+
+    - `usual_change` is the change of the mean if all inputs have their training mean: the correction that belongs to
+      place, season, lead time and spread.
+    - `departure` (input,) is how unusual an input is: the departure of its ensemble mean from the training mean, in
+      typical departures of the training years, as root of the mean square over the area; `largest_departure` is the
+      largest one, and `largest_cell` its cell, -1 without one.
+    - `mean_part` and `spread_part` (input, target) are the root mean squares over the area of the part of an input in
+      the correction and in the corrected standard deviation; `place_part` is its part in the correction at each place.
+    - `strongest` (target,) is the number of the input with the largest part, -1 if there is none; the fields
+      `strongest_departure` and `strongest_part` are its departure and its part.
+
+    Memory holds a few fields for each target, whatever C is.
     """
     prediction = predict(forecast)
     mean, std = prediction.mean(), prediction.std()
     raw_mean, raw_std = _moments(forecast.raw)
     correction = mean - raw_mean
     beyond = np.where(abs(correction) > SINGLE_ROUNDING * abs(raw_mean), correction, 0)
-    cells = [tuple(largest_cells(field, grid, PLACES)) for field in beyond]
-    usual: Sequence[np.ndarray | None] = [None] * len(targets)
-    if climate is None:
-        return ForecastExplanation(
-            forecast.init_time,
-            forecast.lead_time,
-            tuple(map(Change, raw_mean, mean, raw_std, std, cells)),
+    cells = np.stack([_numbers(field, grid, PLACES) for field in beyond])
+    space = ("point", "column") if isinstance(grid, Points) else ("latitude", "longitude")
+    fields = {"raw_mean": raw_mean, "corrected_mean": mean, "raw_spread": raw_std, "corrected_spread": std}
+    coordinates = grid_coordinates(grid) | {"init_time": forecast.init_time, "lead_time": forecast.lead_time}
+    data = xr.Dataset({"cell": (("target", "place"), cells)}, coordinates)
+    if climate is not None:
+        fields["usual_change"], _ = _correction(
+            predict, without_inputs(forecast, range(len(channels)), targets, climate)
         )
-    usual = list(_correction(predict, without_inputs(forecast, range(len(channels)), targets, climate))[0])
-    area = np.broadcast_to(np.asarray(grid.weights)[:, None], grid.shape)
-    inputs: list[InputPart] = []
-    strongest: list[StrongestInput | None] = [None] * len(targets)
-    size = [0.0] * len(targets)
-    for channel, departure in enumerate(climate.departures(forecast.ensemble, forecast.mask)):
-        other, other_std = _correction(predict, without_inputs(forecast, [channel], targets, climate))
-        part, spread_part = correction - other, std - other_std
-        mean_parts = tuple(root_mean_square(field, area) for field in part)
-        at_cells = tuple(tuple(float(field[cell]) for cell in mine) for field, mine in zip(part, cells, strict=True))
-        furthest = largest_cells(departure, grid, 1)
-        inputs.append(
-            InputPart(
-                channels[channel], root_mean_square(departure, area),
-                float(departure[furthest[0]]) if furthest else float("nan"), furthest[0] if furthest else None,
-                mean_parts, tuple(root_mean_square(field, area) for field in spread_part), at_cells,
+        area = np.broadcast_to(np.asarray(grid.weights)[:, None], grid.shape)
+        parts = []
+        strongest, size = np.full(len(targets), -1), np.zeros(len(targets))
+        fields |= {name: np.full(mean.shape, np.nan) for name in ("strongest_departure", "strongest_part")}
+        for channel, departure in enumerate(climate.departures(forecast.ensemble, forecast.mask)):
+            other, other_std = _correction(predict, without_inputs(forecast, [channel], targets, climate))
+            part, spread_part = correction - other, std - other_std
+            part_size = np.array([root_mean_square(field, area) for field in part])
+            (furthest,) = _numbers(departure, grid, 1)
+            parts.append(
+                {
+                    "departure": root_mean_square(departure, area),
+                    "largest_departure": departure.flat[furthest] if furthest >= 0 else np.nan,
+                    "largest_cell": furthest,
+                    "mean_part": ("target", part_size),
+                    "spread_part": ("target", [root_mean_square(field, area) for field in spread_part]),
+                    "place_part": (
+                        ("target", "place"),
+                        np.where(cells >= 0, np.take_along_axis(part.reshape(len(targets), -1), cells, 1), np.nan),
+                    ),
+                }
             )
-        )  # fmt: skip
-        for target, part_size in enumerate(mean_parts):
-            if part_size > size[target]:
-                size[target] = part_size
-                strongest[target] = StrongestInput(channels[channel], departure, part[target])
-    return ForecastExplanation(
-        forecast.init_time,
-        forecast.lead_time,
-        tuple(map(Change, raw_mean, mean, raw_std, std, cells, usual)),
-        tuple(inputs),
-        tuple(strongest),
-    )
+            for target in np.flatnonzero(part_size > size):
+                strongest[target], size[target] = channel, part_size[target]
+                fields["strongest_departure"][target], fields["strongest_part"][target] = departure, part[target]
+        data = data.merge(xr.concat([xr.Dataset(one) for one in parts], "input")).assign_coords(input=list(channels))
+        data["strongest"] = "target", strongest
+    return data.assign({name: (("target", *space), values) for name, values in fields.items()})
 
 
 def without_inputs(
@@ -166,15 +117,21 @@ def root_mean_square(field: np.ndarray, area: np.ndarray) -> float:
     return float(np.sqrt(np.average(field[known] ** 2, weights=area[known]))) if known.any() else float("nan")
 
 
-def bias_share(change: Change, area: np.ndarray) -> float:
+def bias_share(change: np.ndarray, spread_change: np.ndarray, area: np.ndarray) -> float:
     """Return the share of the mean in the whole change, from 0 to 1; NaN without a change.
 
     The change of a distribution is measured by the squared Wasserstein distance of normal distributions, which is
     (change of the mean)² + (change of the standard deviation)² (Gelbrich 1990, doi:10.1002/mana.19901470121).
     """
-    mean, spread = root_mean_square(change.of_mean, area) ** 2, root_mean_square(change.of_spread, area) ** 2
+    mean, spread = root_mean_square(change, area) ** 2, root_mean_square(spread_change, area) ** 2
     spread = 0.0 if np.isnan(spread) else spread  # a single member has no spread
     return mean / (mean + spread) if mean + spread > 0 else float("nan")
+
+
+def _numbers(field: np.ndarray, grid: Grid, count: int) -> np.ndarray:
+    """Return the numbers of the cells where |field| is largest, filled with -1 to `count`."""
+    found = [row * grid.shape[1] + column for row, column in largest_cells(field, grid, count)]
+    return np.array(found + [-1] * (count - len(found)))
 
 
 def _correction(predict: Callable[[RawForecast], Prediction], forecast: RawForecast) -> tuple[np.ndarray, np.ndarray]:

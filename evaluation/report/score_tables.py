@@ -109,8 +109,6 @@ def slice_tables(scores: Mapping[str, Any], one: Series) -> Iterator[PageTable]:
     """Yield a table of a series of all models for each kind of slice."""
     models = list(scores["models"])
     for kind, labels in list_slices(scores).items():
-        if kind == "all":
-            continue
         rows = []
         for label in labels:
             size = sample_size(scores, kind, label)

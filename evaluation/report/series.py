@@ -31,8 +31,8 @@ DERIVED = {
 class Series:
     """A number of every entry of `scores.json`, times `factor`, in `units`, with `decimals`.
 
-    `place` is the path to the number in an entry. `group` is the title of the score that a label belongs to. `without`
-    are the models that have no such number: the reference itself.
+    `place` is the path to the number in an entry. `without` are the models that have no such number, such as the
+    reference itself.
     """
 
     key: str
@@ -41,7 +41,6 @@ class Series:
     units: str
     factor: float = 1.0
     decimals: int = 3
-    group: str = ""
     best: str | None = None
     without: tuple[str, ...] = ()
 
@@ -93,16 +92,16 @@ def list_series(scores: Mapping[str, Any]) -> list[Series]:
 
 
 def list_slices(scores: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the labels of each kind of slice that is not alone of its kind; `all` has one label, "all forecasts"."""
+    """Return the labels of each kind of slice that is not alone of its kind."""
     found = {kind: list(labels) for kind, labels in scores["models"]["raw"]["by"].items() if kind != "members"}
     order = {kind: found[kind] for kind in [*KINDS, *found] if kind in found}
-    return {"all": ["all"]} | {kind: labels for kind, labels in order.items() if len(labels) > 1}
+    return {kind: labels for kind, labels in order.items() if len(labels) > 1}
 
 
 def entry_of(scores: Mapping[str, Any], model: str, kind: str, label: str) -> Mapping[str, Any]:
     """Return the scores of a model in one slice."""
-    entry: Mapping[str, Any] = scores["models"][model]
-    return entry if kind == "all" else entry["by"][kind][label]
+    entry: Mapping[str, Any] = scores["models"][model]["by"][kind][label]
+    return entry
 
 
 def slice_title(kind: str, label: str) -> str:
@@ -113,18 +112,16 @@ def slice_title(kind: str, label: str) -> str:
     """
     if kind == "region" and label == "europe":
         return "Europe"
-    return {"lead": f"+{label} h", "hour": f"{label} UTC", "all": "all forecasts"}.get(kind, label)
+    return {"lead": f"+{label} h", "hour": f"{label} UTC"}.get(kind, label)
 
 
 def kind_title(kind: str) -> str:
     """Return the name of a kind of slice for readers."""
-    return KINDS.get(kind, "Forecasts" if kind == "all" else kind.capitalize())
+    return KINDS.get(kind, kind.capitalize())
 
 
 def sample_size(scores: Mapping[str, Any], kind: str, label: str) -> dict[str, int] | None:
     """Return the numbers of starts, forecasts and cells of a slice; None if `scores.json` does not state them."""
-    if kind == "all":
-        kind, label = "region", "global"
     size: dict[str, int] | None = scores["slices"].get(kind, {}).get(label)
     return size
 
@@ -185,7 +182,7 @@ def _own(scores: Mapping[str, Any]) -> Iterator[Series]:
                 decimals = _decimals(scores, place)
             yield Series(
                 ":".join(place), f"{definition['title']} {label}".strip(), place, units, factor, decimals,
-                definition["title"] if label else "", definition["best"],
+                definition["best"],
             )  # fmt: skip
 
 
@@ -197,8 +194,7 @@ def _skills(scores: Mapping[str, Any]) -> Iterator[Series]:
             place = ("skill", name, *([label] if label else []))
             title = f"{definition['title']} below raw {label}".strip()
             yield Series(
-                ":".join(place), title, place, "%", 100, 1, f"{definition['title']} below raw" if label else "", "high",
-                ("raw",),
+                ":".join(place), title, place, "%", 100, 1, "high", ("raw",),
             )  # fmt: skip
 
 

@@ -42,11 +42,6 @@ class PageTable:
     marks: Mapping[int, str] = field(default_factory=dict)
     links: Sequence[str] = ()
 
-    def named_rows(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the name and the other cells of each row."""
-        for name, *cells in self.rows:
-            yield name, cells
-
 
 def forecast_title(scores: Mapping[str, Any]) -> str:
     """Return the predicted variable and lead times as text: `Temperature at 850 hPa, 48 h ahead`.

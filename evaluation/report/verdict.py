@@ -57,8 +57,6 @@ def compare_slices(scores: Mapping[str, Any], name: str) -> list[ModelComparison
     found = []
     key = headline_keys(scores["models"][name])[0]
     for kind, labels in list_slices(scores).items():
-        if kind == "all":
-            continue
         for label in labels:
             entry = scores["models"][name]["by"][kind][label]
             if label not in NOT_A_PART and entry[key] is not None:

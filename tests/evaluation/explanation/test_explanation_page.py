@@ -117,8 +117,8 @@ def at_stations():
 
 def test_unusual_inputs_are_warnings(at_stations):
     first, *others = at_stations.forecasts
-    part = replace(first.inputs[1], departure=2.25, cell=(1, 0))
-    moved = replace(first, inputs=(first.inputs[0], part, first.inputs[2]))
+    moved = first.copy(deep=True)
+    moved.departure[1], moved.largest_cell[1] = 2.25, 1
     text = explanation_page([replace(at_stations, forecasts=(moved, *others))], "out.grib", {})
     (warning,) = re.findall('<p class="warning">(.*?)</p>', text)
     assert warning.startswith("t@850 is unusual at +24 h: its departure from the training mean is 2.2 times a typical")
@@ -131,6 +131,9 @@ def test_stations_have_tables_and_no_maps(at_stations):
     assert "<svg" not in text
     assert len(tables_of(text)) == 1 + 2 * len(LEADS)
     assert "b, 45°S 10°E" in text
+    data = at_stations.data()
+    assert (data.sizes["point"], list(data.station)) == (9, list("abcdefghi"))
+    assert data.corrected_mean.dims == ("forecast", "target", "point")
 
 
 def test_a_page_has_one_corrector_or_several_or_nothing_to_explain(corrector):
@@ -141,6 +144,7 @@ def test_a_page_has_one_corrector_or_several_or_nothing_to_explain(corrector):
     assert len(ids) == len(set(ids))
     empty = ExplainedCorrector("net", (Variable.parse("2t"),), Coast(GRID), (), 0)
     assert "there is nothing to explain" in explanation_page([empty], "out.grib", {})
+    assert empty.data().attrs["total"] == 0
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from grib_parts import GRID, KEYS
 
 from data_pipeline.common.errors import InputError
@@ -77,16 +78,17 @@ def test_the_part_of_emos_is_its_slope_times_the_departure(committee):
     slope = (engine.predict(shifted).mean() - engine.predict(forecast).mean())[0] / 16
     expected = (slope - 1) * (forecast.raw.mean(0)[0] - 280)
     assert abs(expected).max() > 0.1
-    np.testing.assert_allclose(found.strongest[0].part, expected, atol=2e-3)
-    np.testing.assert_allclose(found.changes[0].usual, found.changes[0].of_mean - expected, atol=2e-3)
+    np.testing.assert_allclose(found.strongest_part[0], expected, atol=2e-3)
+    rest = (found.corrected_mean - found.raw_mean)[0] - expected
+    np.testing.assert_allclose(found.usual_change[0], rest, atol=2e-3)
 
 
 def test_rounding_errors_are_no_changes():
     corrector = make_corrector("models.statistical.raw.Raw", TASK.only_targets())
     engine = TorchEngine(corrector)
     found = explain_forecast(engine.predict, read(1), GRID, ["2t"], (0,), engine.climate)
-    assert abs(found.changes[0].of_mean).max() > 0
-    assert found.changes[0].cells == ()
+    assert abs(found.corrected_mean - found.raw_mean).max() > 0
+    assert (found.cell == -1).all()
 
 
 def test_a_model_of_physical_values_has_no_climate():
@@ -129,6 +131,14 @@ def test_the_verb_writes_the_page_and_refuses_a_mesh(forecasts, tmp_path, monkey
     assert "msl" in text
     assert "2 of 4 corrected forecasts are explained" in text
     assert re.findall(r"<td>(2 Jan 12 UTC \+\d+ h)</td>", text) == ["2 Jan 12 UTC +24 h", "2 Jan 12 UTC +48 h"]
+    with xr.open_dataset(tmp_path / "out.grib.explain.nc", group="corrector_0") as data:
+        assert dict(data.sizes) == {"forecast": 2, "target": 1, "place": 8, "input": 2, "latitude": 9, "longitude": 14}
+        assert [list(data[name].values) for name in ("lead_time", "target", "input")] == [
+            [24, 48],
+            ["2t"],
+            ["2t", "msl"],
+        ]
+        assert data.attrs["total"] == 4
     for option, ranks, way_out in (
         (True, 2, r"needs a single process; set mesh=\[1,1\]"),
         ("maps", 1, "true or false"),

@@ -6,7 +6,7 @@ from explained_forecast import CHANNELS, GRID, WEIGHTS, make_climate, make_forec
 
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
-from evaluation.explanation.forecast_explanation import Change, bias_share, explain_forecast, without_inputs
+from evaluation.explanation.forecast_explanation import bias_share, explain_forecast, without_inputs
 from evaluation.explanation.places import APART, largest_cells, place_name, region_name
 
 FINE = Grid.regular(19, 36)
@@ -28,16 +28,17 @@ def explained(case):
 
 def test_the_usual_correction_and_the_parts_sum_to_the_correction(case, explained):
     climate, forecast, usual = case
-    (change,), known = explained.changes, forecast.mask[0]
-    np.testing.assert_allclose(change.usual[known], usual[known], atol=1e-3)
+    found, known = explained.isel(target=0), forecast.mask[0]
+    np.testing.assert_allclose(found.usual_change.values[known], usual[known], atol=1e-3)
     terms = WEIGHTS[:, None, None] * (forecast.ensemble.astype(float).mean(0) - climate.location)
-    np.testing.assert_allclose(change.of_mean[known], (usual + terms.sum(0))[known], atol=1e-4)
-    assert np.isnan(change.of_mean[0, 0])
+    change = (found.corrected_mean - found.raw_mean).values
+    np.testing.assert_allclose(change[known], (usual + terms.sum(0))[known], atol=1e-4)
+    assert np.isnan(change[0, 0])
     sizes = [np.sqrt(np.average(term[1:] ** 2, weights=AREA[1:])) for term in terms]
-    (strongest,) = explained.strongest
-    assert strongest.name == CHANNELS[int(np.argmax(sizes))] == "t@850"
-    np.testing.assert_allclose(strongest.part[1:], terms[1][1:], atol=1e-3)
-    assert np.isnan(strongest.departure[0, 0])
+    assert found.strongest == np.argmax(sizes) == 1
+    assert list(found.input) == list(CHANNELS)
+    np.testing.assert_allclose(found.strongest_part[1:], terms[1][1:], atol=1e-3)
+    assert np.isnan(found.strongest_departure[0, 0])
 
 
 def test_occlusion_keeps_the_members_apart(case):
@@ -58,9 +59,8 @@ def test_occlusion_keeps_the_members_apart(case):
 def test_without_a_climate_only_the_changes_are_explained(case):
     climate, forecast, usual = case
     found = explain_forecast(predict_linear(climate, usual), forecast, GRID, CHANNELS, (0,), None)
-    assert found.inputs == found.strongest == ()
-    assert found.changes[0].usual is None
-    assert len(found.changes[0].cells) == 8
+    assert not {"input", "strongest", "usual_change"} & {*found.variables}
+    assert (found.cell >= 0).sum() == 8
 
 
 def test_the_share_of_bias_is_by_the_wasserstein_distance():
@@ -70,18 +70,20 @@ def test_the_share_of_bias_is_by_the_wasserstein_distance():
     normal = (normal - normal.mean()) / normal.std()
     one, two = 2 + 1.0 * normal, 2.6 + 1.8 * normal
     fields = [np.full((1, 2), value) for value in (2.0, 2.6, 1.0, 1.8)]
-    change = Change(fields[0], fields[1], fields[2], fields[3], ())
     whole = np.mean((one - two) ** 2)
-    assert bias_share(change, np.ones((1, 2))) == pytest.approx(0.6**2 / whole, rel=1e-6)
+    assert bias_share(fields[1] - fields[0], fields[3] - fields[2], np.ones((1, 2))) == pytest.approx(
+        0.6**2 / whole, rel=1e-6
+    )
 
 
 def test_a_single_member_has_no_raw_spread(case):
     climate, _, usual = case
     forecast = make_forecast(climate, members=1)
     with np.errstate(invalid="ignore"), pytest.warns(RuntimeWarning):
-        (change,) = explain_forecast(predict_linear(climate, usual), forecast, GRID, CHANNELS, (0,), climate).changes
-    assert np.isnan(change.raw_std).all()
-    assert bias_share(change, AREA) == 1
+        found = explain_forecast(predict_linear(climate, usual), forecast, GRID, CHANNELS, (0,), climate)
+    change, spread = (found[f"corrected_{name}"] - found[f"raw_{name}"] for name in ("mean", "spread"))
+    assert np.isnan(spread).all()
+    assert bias_share(change[0].values, spread[0].values, AREA) == 1
 
 
 def distance(first, second):

@@ -1,4 +1,4 @@
-"""Maps, drawn and in the page: every cell is at its place in the colour of its value; packed numbers survive."""
+"""Maps: every cell is at its place in the colour of its value, with coasts and hatching."""
 
 import numpy as np
 import pytest

@@ -78,7 +78,7 @@ def test_the_page_needs_no_other_files_and_its_figures_share_no_ids(written):
     text = (folder / "report.html").read_text()
     links = set(re.findall(r"""\s(?:src|(?:xlink:)?href|srcset|data|action)=["']?([^"'> ]+)""", text))
     ids = re.findall(r"""\sid=["']?([^"'> ]+)""", text)
-    assert text.count("<svg") == sum(len(drawing.panels) for drawing in drawings.values())
+    assert text.count('<svg role="img" aria-label="') == sum(len(drawing.panels) for drawing in drawings.values())
     beside = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "csv")}
     assert {link for link in links if not link.startswith(("data:image/png;base64,", "#"))} == beside
     assert not re.findall(r"@import|<link|<script|\{[{%]", text)
