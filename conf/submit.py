@@ -33,7 +33,7 @@ DASK_ON_SLURM = "data_pipeline.cluster.Slurm"
 
 
 def main() -> None:
-    """Read the options before the verb as those of the job, and leave the words after it to the verb."""
+    """Read the words before the verb as options of the job, and leave the words after the verb to the verb."""
     words = [word for word in sys.argv[1:] if word != DRY_RUN]
     dry_run = len(words) < len(sys.argv) - 1
     at = next((number for number, word in enumerate(words) if not word.startswith("-") and "=" not in word), len(words))
@@ -90,7 +90,7 @@ def job_file(verb: str, words: Sequence[str], options: JobOptions) -> JobFile:
 def correction_tasks(found: Mapping[str, Any], most: int) -> list[list[str]]:
     """Return the words of each task of the array that corrects cycle by cycle; none if all inputs are one data set.
 
-    Cycles share tasks if there are more than `most`.
+    Cycles share tasks if there are more than `most` cycles.
     """
     names = checked_names("variable_names", found["variable_names"])
     files = InputFiles.find(found["input"])

@@ -128,7 +128,7 @@ def validation_forecasts(committee: Corrector, archive: Archive, store: str | No
 def combine(paths: Sequence[Path], weights: Sequence[float] | None = None) -> Corrector:
     """Return the committee of the correctors in these files, which must agree in `SHARED_PROPERTIES`.
 
-    `weights`, one for each corrector with the sum 1, are those of all targets; None: equal weights.
+    `weights` has one number for each corrector, with the sum 1, and holds for all targets; None: equal weights.
     """
     correctors = [Corrector.load(path) for path in watched(paths, "reading: corrector")]
     first = correctors[0]
@@ -164,13 +164,13 @@ def combine(paths: Sequence[Path], weights: Sequence[float] | None = None) -> Co
 
 
 def _merge_envelopes(given: Sequence[Envelope | None]) -> Envelope | None:
-    """Return the envelope of all; None if some corrector does not state what it has seen."""
+    """Return the envelope of all correctors; None if one of them has no envelope."""
     known = [envelope for envelope in given if envelope is not None]
     return reduce(Envelope.merged, known) if len(known) == len(given) else None
 
 
 def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one provenance of several: equal values once, different values as a list, counts as their sum.
+    """Return several provenances as one: equal values once, different values as a list, counts as their sum.
 
     Validation scores are left out, because the score of the committee is not known.
     """

@@ -38,14 +38,14 @@ class Committee(nn.Module):
         weights: list[list[float]] | None = None,
     ) -> None:
         super().__init__()
-        self.register_buffer("weights", None, persistent=False)  # the spec has them
+        self.register_buffer("weights", None, persistent=False)  # the spec holds them, not the state
         blank = torch.zeros(len(task.static_names), *grid.shape)  # until the state is loaded
         self.correctors = nn.ModuleList(Corrector(task, grid, spec, blank) for spec in specs)
         if weights is not None:
             self.set_weights(weights, len(task.targets))
 
     def set_weights(self, weights: list[list[float]], targets: int) -> None:
-        """Take the weights of each corrector for each of `targets` targets."""
+        """Set the weights of each corrector for each of `targets` targets."""
         check_weights(weights, len(self.correctors), targets)
         self.weights = torch.tensor(weights)[..., None, None]
 

@@ -18,9 +18,9 @@ from models.device import copy_batch
 from models.distribution import Distribution, average, map_fields
 
 CELLS = 4096
-"""So many cells of each forecast, drawn at random, are used for the fit."""
+"""Number of cells of each forecast, drawn at random, that the fit uses."""
 VALUES = 4_000_000
-"""About so many cells of all forecasts are used."""
+"""Approximate number of cells of all forecasts together that the fit uses."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Cases:
 class TargetWeights:
     """The weights of one target, fitted on all validation forecasts.
 
-    `equal_crps` is the CRPS with equal weights. `cross_crps` is that of weights which were fitted on the other half of
-    the start dates, so it is the score that fitted weights may have on new dates.
+    `equal_crps` is the CRPS with equal weights. `cross_crps` is the CRPS of each half of the start dates with weights
+    fitted on the other half: an estimate of the score of fitted weights on new dates.
     """
 
     fitted: tuple[float, ...]
@@ -57,7 +57,7 @@ class TargetWeights:
 
     @property
     def better(self) -> bool:
-        """Whether fitted weights beat equal ones on dates on which they were not fitted."""
+        """Whether fitted weights beat equal weights on dates that their fit has not seen."""
         return self.cross_crps < self.equal_crps
 
     @property
@@ -69,8 +69,8 @@ class TargetWeights:
 def fit_target_weights(cases: Cases) -> TargetWeights:
     """Return the weights with the lowest CRPS, and their CRPS on dates that the fit has not seen.
 
-    The first half of the start dates is scored with weights of the second half, and the second with those of the first.
-    Raises `InputError` if there are fewer than two start dates.
+    The first half of the start dates is scored with weights of the second half, and the second half with weights of the
+    first. Raises `InputError` if there are fewer than two start dates.
     """
     starts = cases.start.unique()
     if len(starts) < 2:
@@ -93,8 +93,8 @@ def fit_target_weights(cases: Cases) -> TargetWeights:
 def _best_weights(cases: Cases) -> Tensor:
     """Return the weights (K,) with the lowest CRPS, not negative and with the sum 1.
 
-    The CRPS is convex in the quantile function, which is linear in the weights, so for the distributions that
-    `models.distribution.average` names there is one minimum.
+    The CRPS is convex in the quantile function. This function is linear in the weights for the distributions that
+    `models.distribution.average` names, so there is one minimum.
     """
     logits = torch.zeros(len(cases.parts), dtype=torch.float64, requires_grad=True)
     with torch.no_grad():

@@ -104,7 +104,7 @@ def replace_mappings(place: str, value: Any, key: str, replace: Callable[[str, A
 def import_target(what: str, target: str, hint: str = "") -> Any:
     """Return the object that `target` names; `what` begins error messages.
 
-    An object that does not exist is an `InputError` that ends with a similar name of its module, else with `hint`.
+    A missing object raises `InputError`; its message ends with a similar name in the module, else with `hint`.
     """
     name, _, attribute = target.rpartition(".")
     if not name:
@@ -132,7 +132,7 @@ def _import_part(option: str, target: str) -> Any:
 
 
 def _import_allowed(what: str, target: str, packages: list[str]) -> Any:
-    """Return the object that `target` names, or None if its module only imported it; `what` begins error messages."""
+    """Return the object that `target` names, or None if it was only imported there; `what` begins error messages."""
     if not _is_within(target, packages):
         raise InputError(
             f"{what} {target} is not in {', '.join(packages)}, the only packages that a _target_ may name here; "

@@ -163,7 +163,7 @@ def is_exported(path: Path) -> bool:
 def load_engines(
     paths: Mapping[str, Path], device: object, processes: Processes, meter: CostMeter | None = None
 ) -> list[Engine]:
-    """Return the engines of the corrector files by their names, each on the own tile; `meter` watches their GPU."""
+    """Return the engine of each corrector file by name, on this rank's tile; `meter` measures their GPU."""
     check_choice("device", device, ("auto", "cpu", "gpu"))
     return [
         onnx_engine(path, name, device, processes)
@@ -174,7 +174,7 @@ def load_engines(
 
 
 def torch_engine(path: Path, name: str, device: object, processes: Processes, meter: CostMeter | None = None) -> Engine:
-    """Return the engine of a corrector file, which computes in PyTorch on the own tile."""
+    """Return the engine of a corrector file, which computes in PyTorch on this rank's tile."""
     from models.corrector import Corrector
     from models.device import choose_device, watch_gpu
     from models.engines.torch_engine import TorchEngine

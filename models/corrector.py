@@ -60,8 +60,8 @@ class Corrector(nn.Module):
 
     `spec` describes the model (`_target_` and hyper-parameters). `static` are its static fields in physical units.
     `provenance` records the training; evaluation refuses dates that it lists as training or validation dates.
-    `meanings` are units, levels and intervals of the task's channels in the training data.
-    On a domain of several ranks, inputs and outputs are the own tile; state and file cover the whole globe.
+    `meanings` are units, levels and intervals of the task's channels in the training data. On a domain of several
+    ranks, inputs and outputs cover this rank's tile; state and file cover the whole globe.
     """
 
     static: Tensor
@@ -87,7 +87,7 @@ class Corrector(nn.Module):
         self.register_buffer("static", static.clone())
         self._learns = any(True for _ in self.model.parameters())
         self.envelope = envelope
-        """What the fit has read; None before a fit, and for a model that reads physical values."""
+        """The envelope of the training data; None before a fit, and for a model that reads physical values."""
         self.notes: list[str] = []
         """Notes of the fit for the user, one sentence each."""
 
@@ -153,7 +153,7 @@ class Corrector(nn.Module):
         `analysis` is for correctors that read it at the start. The other options are those of `deepweather correct`;
         `fallback` is the corrector for `on_problem="emos"`.
         """
-        # The Python interface: nothing else of this folder knows engines and corrections.
+        # Imported here, because only this method of the module depends on engines and corrections.
         from models.correction.correct_dataset import correct_with
         from models.engines.torch_engine import TorchEngine
 
@@ -162,7 +162,7 @@ class Corrector(nn.Module):
         return correct_with(TorchEngine.of(self, device), dataset, analysis, names, on_problem, other, **options)
 
     def on(self, domain: Grid | Domain) -> Corrector:
-        """Return this corrector for the own tile of `domain`."""
+        """Return this corrector for this rank's tile of `domain`."""
         if self.domain.ranks == Domain.of(domain).ranks == 1:
             return self
         other = Corrector(self.task, domain, self.spec, self.static, self.provenance, self.meanings)
@@ -181,11 +181,12 @@ class Corrector(nn.Module):
     ) -> None:
         """Fit the normaliser, then the parts of the model that are fitted before the first training step.
 
-        With the `normalization` of the same samples, normaliser and envelope come from it instead of a reading.
+        With the `normalization` of the same samples, normaliser and envelope are taken from it, and the samples are not
+        read for them.
 
-        A model that claims `physical` gets values in physical units. `notes` holds notes of the fit. The provenance's
-        `unfitted` is from `count_unfitted`; there is one regression for each lead time, target and cell with training
-        cases. Its `fits` states the valid days of all `fitted_parts`.
+        A model that claims `physical` gets values in physical units. `notes` holds notes of the fit. In the provenance,
+        `unfitted` has the counts of `count_unfitted`, of one regression for each lead time, target and cell with
+        training cases; `fits` has the valid days of all `fitted_parts`.
         """
         times = forecast_times(dataset)
         if not protocol.claims(self.model).physical:
@@ -229,7 +230,7 @@ class Corrector(nn.Module):
         if self.envelope is not None:
             description["envelope"] = self.envelope.to_json()
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        # The library's own writing of files does not raise the OSError of a full disk.
+        # The file writer of safetensors does not raise OSError when the disk is full.
         with atomic_write(path) as file:
             file.write(save(tensors, {"deepweather": json.dumps(description)}))
 
@@ -330,7 +331,7 @@ def build_reference(
 ) -> Corrector:
     """Return the corrector `raw` or `climatology`, which need no training run.
 
-    `years_of(task)` opens the training years on the own tile of `grid`; climatology is fitted to them.
+    `years_of(task)` opens the training years on this rank's tile of `grid`; climatology is fitted to them.
     """
     spec = REFERENCES[name]
     task = needed_task(spec, task)
@@ -358,7 +359,7 @@ def needed_task(spec: dict[str, Any], task: Task) -> Task:
 
 
 def reads_moments(spec: dict[str, Any]) -> bool:
-    """Return whether the model of `spec` uses only mean and spread of the ensemble, not those of its members' roots."""
+    """Return whether the model of `spec` uses only mean and spread of the ensemble, not of powers of its members."""
     return protocol.claims(model_class(spec.get("_target_"))).moments_only and spec.get("power", 1.0) == 1
 
 

@@ -19,12 +19,12 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import SAFETENSORS_FORMAT, UNKNOWN_FORMAT, file_format, wrong_format
 
 LONGEST_HEADER = 2**25
-"""Bytes; the header of 100,000 stations has 5 million."""
+"""Largest header in bytes; the header of 100,000 stations has 5 million."""
 MOST_BRACKETS = 200_000
-"""Objects and lists of a JSON text: Python needs 60 bytes or more for each, the text may have 2."""
+"""Most objects and lists of a JSON text: each may have 2 bytes in the text, but needs 60 or more in Python."""
 MOST_VALUES = 2_000_000
 DEEPEST = 40
-"""Objects and lists inside each other; descriptions have fewer than 15."""
+"""Deepest nesting of objects and lists; descriptions have fewer than 15 levels."""
 MOST_DIMENSIONS = 16
 TYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 """Bytes of one number of each type that PyTorch writes."""
@@ -73,7 +73,7 @@ def plain_json(text: str) -> Any:
     """Return the value of a JSON text. Raises `ValueError` if it is invalid, deep, huge, or repeats a key."""
     if text.count("[") + text.count("{") > MOST_BRACKETS or text.count(",") > MOST_VALUES:
         raise ValueError("its JSON has more parts than any corrector")
-    # Found before the text is parsed, because the parser of old versions of Python overflows the stack.
+    # The depth is checked before the text is parsed: the parser of old versions of Python overflows the stack.
     depth = deepest = 0
     for bracket in re.finditer(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', text):
         if (found := bracket[0]) in "[{":

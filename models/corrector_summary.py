@@ -1,4 +1,4 @@
-"""What a corrector is, for a person: a few lines of text, or a table for a notebook."""
+"""The summary of a corrector for its user: a few lines of text, or a table for a notebook."""
 
 from __future__ import annotations
 

@@ -64,10 +64,10 @@ def open_connections(mesh: Mesh, device: torch.device) -> None:
 
 
 def copy_batch(batch: Sample, device: torch.device | str) -> Sample:
-    """Return a batch on `device`; a GPU copies it while it computes what it was given before.
+    """Return a batch on `device`; a GPU copies it while it finishes earlier work.
 
-    The copy is in a stream of its own, and kernels of the current stream wait for it; the host does not. It needs
-    pinned memory (`Prefetcher.pin`).
+    The copy runs in a separate stream. Kernels of the current stream wait for it, the host does not. The batch must be
+    in pinned memory (`Prefetcher.pin`).
     """
     device = torch.device(device)
     if device.type != "cuda":
@@ -77,7 +77,7 @@ def copy_batch(batch: Sample, device: torch.device | str) -> Sample:
         copied = Sample(*(tensor.to(device, non_blocking=True) for tensor in batch))
     current.wait_stream(stream)
     for tensor in copied:
-        # The allocator may give the memory to the next copy only after the kernels that read it.
+        # The allocator may reuse this memory only after the kernels that read it.
         tensor.record_stream(current)
     return copied
 

@@ -13,7 +13,7 @@ from models.engines.onnx_export import export
 
 @verb("export")
 def main(cfg: DictConfig) -> None:
-    """Check the options, export the corrector, print how equal the two are."""
+    """Check the options, export the corrector, print how much the two differ."""
     options = plain(cfg)
     for name in ("corrector", "output"):
         if not isinstance(options[name], str) or not options[name]:

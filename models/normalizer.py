@@ -169,7 +169,7 @@ class Normalizer(nn.Module):
         return notes
 
     def _notes_on_truth(self, unverified: Tensor) -> list[str]:
-        """Return a note for each target without truth in some cells, where (T, H, W) there are forecasts."""
+        """Return a note for each target that has forecasts but no truth in some cells, `unverified` (T, H, W)."""
         cells = unverified[0].numel()
         return [
             f"{self._names[channel][0]} has no truth in {missing} of {cells} cells in all training samples; there "
@@ -179,7 +179,7 @@ class Normalizer(nn.Module):
         ]
 
     def forward(self, sample: Sample, rows: slice = ALL) -> Sample:
-        """Return a batch in normalised units; the batch may hold only some `rows` of the own tile."""
+        """Return a batch in normalised units; the batch may hold only some `rows` of this rank's tile."""
         sample = self._take_powers(sample)
         location, scale = self.target_scaling
         location = location[:, rows]
@@ -197,14 +197,14 @@ class Normalizer(nn.Module):
 
     @property
     def target_scaling(self) -> tuple[Tensor, Tensor]:
-        """Location (T, H, W) and scale (T, 1, 1) of the targets on the own tile."""
+        """Location (T, H, W) and scale (T, 1, 1) of the targets on this rank's tile."""
         return (
             select_channels(self._domain.cut(self.location), self._targets, 0),
             select_channels(self.scale, self._targets, 0)[:, None, None],
         )
 
     def normalise_targets(self, values: Tensor) -> Tensor:
-        """Return physical values of the targets, (..., T, h, w) on the own tile, in the units that models see."""
+        """Return physical values of the targets, (..., T, h, w) on this rank's tile, in the units that models see."""
         location, scale = self.target_scaling
         return (self._power(values) - location) / scale
 

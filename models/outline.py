@@ -45,7 +45,7 @@ def check_tensors(path: Path | str, name: str, model: nn.Module, tensors: Mappin
 
 
 MODULES_PER_TENSOR, SPARE_MODULES = 10, 1000
-"""A model may have so many modules for each tensor of its file, and so many more."""
+"""A model may have `MODULES_PER_TENSOR` modules for each tensor of its file, and `SPARE_MODULES` more."""
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class UnitAware(Protocol):
     """A model that needs the units of its samples, for example for a physical lower bound."""
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Store that targets are (x - location) / scale, with both (T, H, W). Called before `fit`."""
+        """Store the units of the targets, (x - location) / scale, with both (T, H, W). Called before `fit`."""
         ...
 
 

@@ -32,7 +32,7 @@ SPEC: dict[str, Any] = {"_target_": "models.statistical.emos.EMOS"}
 SPEC_NEAR_BOUND = SPEC | {"power": 0.5, "family": "censored_logistic", "lower": 0.0, "scale": "log"}
 """For precipitation and other variables near a physical bound of 0: the law of the root, censored at 0."""
 FIT_VERSION = 2
-"""Part of a cached fit's name: whoever changes the fit raises it."""
+"""Part of a cached fit's name; raise it with every change of the fit."""
 SECONDS_PER_CASE = 5e-6
 """Seconds of a regression for one cell of one training forecast, as measured on one thread; rain takes up to twice."""
 PILOT = 4
@@ -40,7 +40,7 @@ PILOT = 4
 
 
 class LeftOutError(InputError):
-    """A reference cannot be fitted, or its fit would take too long: it is left out."""
+    """A reference is left out, because it cannot be fitted or its fit would take too long."""
 
 
 def emos_spec(task: Task) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def fit_emos(
 
 
 def estimated_seconds(data: ForecastDataset) -> float:
-    """Return the time that a fit of EMOS takes, from that of reading a few of its forecasts.
+    """Return the time that a fit of EMOS takes, from the time of reading a few of its forecasts.
 
     The fit reads all forecasts once for the normalisation, and then block by block of rows.
     """

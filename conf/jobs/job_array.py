@@ -16,7 +16,7 @@ from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import Progress
 
 SECONDS_BETWEEN_STATES = 5.0
-"""Slurm remembers the end of a job for minutes (`MinJobAge`)."""
+"""Seconds between two queries of states; Slurm remembers the end of a job for minutes (`MinJobAge`)."""
 ENDED = (
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
 )  # fmt: skip

@@ -76,7 +76,7 @@ class JobFile:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes: as few as have a GPU for each rank, and share the ranks evenly."""
+        """Number of nodes: the fewest that have a GPU for each rank and share the ranks evenly."""
         ranks, gpus = self.ranks, self.options.gpus if self.gpus else 0
         nodes = self.options.nodes
         if nodes is None:
@@ -166,7 +166,7 @@ class JobFile:
 
 
 def _program(options: JobOptions) -> list[str]:
-    """Return the program's command; that of the program that submits has its path, because PATH may differ in jobs."""
+    """Return the command of the program: by default the path of this program, because PATH may differ in jobs."""
     if options.command is not None:
         return shlex.split(options.command)
     own = Path(sys.executable).with_name(PROGRAM)

@@ -28,7 +28,7 @@ from data_pipeline.common.checks import check_integer, check_walltime, construct
 from data_pipeline.common.errors import InputError
 
 MESHES = {"train": "trainer.mesh", "evaluate": "mesh", "correct": "mesh"}
-"""Verbs that run on several processes, and GPUs, and their option for the number of processes."""
+"""Verbs that run on several processes and GPUs, each with its option for the number of processes."""
 VERBS = ("prepare", *MESHES, "combine", "export", "monitor")
 """Verbs that run as jobs."""
 SITE_VARIABLE = "DEEPWEATHER_SITE"
@@ -133,7 +133,7 @@ def read_job_options(
 
 
 def read_site(path: str, verbs: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return the options of a site file, under "" those of all verbs, under the name of a verb its own ones.
+    """Return the options of a site file by verb; the options for all verbs are under "".
 
     Raises `InputError` for a file that cannot be read, and for a wrong option or value in any part of it.
     """

@@ -18,7 +18,7 @@ def conformal_layers(
 ) -> tuple[dict[str, ConformalLayer], list[str]]:
     """Return the layers by the SHA-256 of their correctors, and a sentence about each corrector that lacks one.
 
-    The option is one path or a list of paths. Raises `InputError` for a layer of none of the `correctors`.
+    The option is one path or a list of paths. Raises `InputError` for a layer that belongs to none of the `correctors`.
     """
     given = option if isinstance(option, list) else [] if option is None else [option]
     paths = [path for path in given if isinstance(path, str) and path]
@@ -58,9 +58,9 @@ def record_layers(output: Path, layers: Mapping[str, ConformalLayer]) -> None:
 
 
 def recorded_correctors(output: Path) -> list[str]:
-    """Return the SHA-256 of the correctors whose layers moved the forecasts of `output`; a damaged record raises.
+    """Return the SHA-256 of the correctors whose layers moved the forecasts of `output`.
 
-    The record of an older file of the same name does not count.
+    A record of an older file of the same name is ignored. Raises `InputError` for a damaged record.
     """
     path = record_of(output)
     try:
@@ -75,7 +75,7 @@ def recorded_correctors(output: Path) -> list[str]:
 
 
 def _lacking(corrector: CorrectorDescription, layer: ConformalLayer | None) -> list[str]:
-    """Return a sentence about the forecasts of a corrector that no layer moves; none if there are none."""
+    """Return a list with a sentence about the forecasts of a corrector that no layer moves, or an empty list."""
     if layer is None:
         return [f"corrector {corrector.name} has no conformal layer: its forecasts are corrected without one"]
     task = corrector.task

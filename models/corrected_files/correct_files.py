@@ -30,7 +30,7 @@ from models.members.products import Product, products_of_tasks
 from models.parallel.single_process import Processes
 
 SHOWN_PROBLEMS = 5
-"""Problems that are printed; `CorrectionPipelines.done` has all."""
+"""Number of problems that are printed; `CorrectionPipelines.done` has all."""
 FALLBACK_NAMES = {"emos": "EMOS", "raw": "the raw ensemble"}
 
 
@@ -149,7 +149,7 @@ def _contents(
     options: CorrectionOptions,
     warnings: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what the sidecar of an output holds."""
+    """Return the contents of the sidecar of an output."""
     done = [corrected for number in range(len(pipelines)) for corrected in pipelines.done(number)]
     audit, counts = file.audit, dict[str, Any]()
     if "messages" in audit:

@@ -21,8 +21,9 @@ from data_pipeline.common.files import disk_error
 class FieldSpool:
     """Keeps fields of one shape by key: those of the last call of `add` in memory, others in a file beside `output`.
 
-    Only fields that were not taken yet move to the file, so a file with whole forecasts, one after the other, needs
-    none. The file has no name: nothing is left of it after a kill. The space of a taken field is used again.
+    Only fields that were not taken yet move to the file, so an input that holds whole forecasts, one after the other,
+    needs no such file. The file has no name, so it vanishes even if the process is killed. The space of a taken field
+    is used again.
     """
 
     def __init__(self, output: Path) -> None:

@@ -40,10 +40,10 @@ def write_grib(
     outputs: Sequence[Path],
     names: Mapping[str, str] | None = None,
 ) -> tuple[list[WrittenFile], list[str]]:
-    """Copy the messages of all files `forecasts` to one output, or of each to its own, with corrected members.
+    """Copy the messages of `forecasts` to one output, or of each file to its own output, with corrected members.
 
-    Return the outputs, a sentence for each grid of the input that is not the corrector's, and one about messages that
-    are new. Files that a killed run left beside the outputs are removed.
+    Return the outputs, a sentence for each input grid that differs from the corrector's, and a sentence about new
+    messages. Files that a killed run left beside the outputs are removed.
     """
     variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
     for folder in {output.parent for output in outputs}:
@@ -86,7 +86,7 @@ def _check_copy(
 
 
 class PipelineEditor:
-    """Makes the edits of messages that one pipeline corrects; `editors` are those of all pipelines."""
+    """Makes the edits of messages that one pipeline corrects; `editors` holds the editors of all pipelines."""
 
     def __init__(
         self,
@@ -101,17 +101,17 @@ class PipelineEditor:
         description = pipeline.engine.description
         self._pipelines, self._number, self._task = pipelines, number, description.task
         self._targets = TargetMessages.of(description.task, pipeline.raw.meanings, forecasts, names)
-        # Packed one by one, members closer than a step of the packing could change their order.
+        # If members were packed one by one, two that differ by less than a packing step could change their order.
         self._lattices = [Lattice.of(forecasts, variable, names) for variable in self._targets.variables]
         self._added: set[Hashable] = set()
         self._new_targets: set[str] = set()
         self._header = HeaderMarks(pipeline.options.template, pipeline.options.mark)
         self._raw: set[Hashable] = set()
-        """Forecasts whose fields are those of the raw ensemble: their messages are not marked as corrected."""
+        """Forecasts that keep the fields of the raw ensemble: their messages are not marked as corrected."""
         self._regridder = MessageRegridder(description.target_grid) if description.target_grid else None
         self._mark = pipeline.options.mark
         self._statistics: dict[Hashable, list[tuple[StatisticHeader, np.ndarray]]] = {}
-        """Products of a target and forecast until its first message is written."""
+        """Products by target and forecast, kept until the first message of the target and forecast is written."""
         self._products: Counter[str] = Counter()
 
     def edit(self, message: Message) -> Edit | None:
@@ -137,7 +137,7 @@ class PipelineEditor:
         return Edit(after=(new, *self._take_statistics(key, keys)), regridder=self._regridder, header=header)
 
     def _take_statistics(self, key: tuple[Hashable, ...], keys: Mapping[str, str | int]) -> tuple[NewMessage, ...]:
-        """Return the messages of a forecast's products, which follow its first message; `keys` are those of members."""
+        """Return the messages of a forecast's products, which follow its first message; members have these `keys`."""
         found = self._statistics.pop(key[:3], ())
         return tuple(
             NewMessage(None, keys, field, partial(_marked_statistic, header) if self._mark else header)
@@ -183,7 +183,7 @@ class PipelineEditor:
     def _statistic(self, product: Product, field: np.ndarray, members: int) -> tuple[StatisticHeader, np.ndarray]:
         """Return the headers of a product, and its field in the units of the messages; probabilities are in per cent.
 
-        A spread has the factor of the units only, a temperature in degC the same spread as in K.
+        A spread is converted without the offset of the units: a temperature has the same spread in degC as in K.
         """
         factor, conversion = self._targets.factors[product.target], self._lattices[product.target].conversion
         scale = factor * conversion.factor
@@ -197,7 +197,7 @@ class PipelineEditor:
         return StatisticHeader(product.kind, members, level=product.level), values
 
     def sentences(self) -> list[str]:
-        """Return sentences about grids of the input that are not the corrector's, and about new messages."""
+        """Return sentences about input grids that differ from the corrector's, and about new messages."""
         notes = self._regridder.sentences() if self._regridder else []
         if self._added:
             notes.append(

@@ -31,12 +31,12 @@ from data_pipeline.formats.registry import format_of
 
 FileType = Literal["grib", "netcdf"]
 InputType = Literal["grib", "netcdf", "zarr"]
-"""Zarr stores are read only; their corrected forecasts go to a new NetCDF or GRIB file."""
+"""Formats of inputs. Zarr stores are never written; their corrected forecasts go to a new NetCDF or GRIB file."""
 ENDINGS: dict[FileType, tuple[str, ...]] = {
     "grib": (".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".gb", ".gb2"),
     "netcdf": (".nc", ".nc4", ".cdf", ".netcdf"),
 }
-"""File name endings that name a format. A file name without one, such as a date, has the format of the input."""
+"""File name endings of each format. An output whose name has no such ending gets the format of the input."""
 OTHER_FORMATS = (
     ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".csv", ".safetensors", ".zip", ".gz", ".bz2", ".xz", ".zst",
     ".tar", ".json",
@@ -44,7 +44,7 @@ OTHER_FORMATS = (
 """File name endings of formats that are not written."""
 _NAMES = {"grib": "GRIB", "netcdf": "NetCDF", "zarr": "a Zarr store"}
 _SHOWN = 3
-"""Files that a message names; it counts the others."""
+"""Number of files that a message names; it only counts further files."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class InputFiles:
     def find(cls, value: object) -> InputFiles:
         """Return the files of the option: a file, a folder, a pattern, or a list of them.
 
-        Files of a folder or a pattern that are neither GRIB nor NetCDF are left out; a file that is named must be one
-        of them. A folder that is a Zarr store is one input. Other folders in a folder are not searched; files whose
-        name starts with a point are never read.
+        Files of a folder or a pattern that are neither GRIB nor NetCDF are left out; a file named by itself must be
+        GRIB or NetCDF. A folder that is a Zarr store is one input. Other folders in a folder are not searched; files
+        whose name starts with a dot are never read.
         """
         values = value if isinstance(value, list) else [value]
         if not values:
@@ -204,7 +204,7 @@ def _cycles_of_folder(
 
 
 def _output_name(path: Path, own: InputType, wanted: FileType) -> str:
-    """Return the name of an input's corrected file; another format has another ending."""
+    """Return the name of an input's corrected file; a change of format changes the ending."""
     if wanted == own:
         return path.name
     endings = (".zarr",) if own == "zarr" else ENDINGS[own]

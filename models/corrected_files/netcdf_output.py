@@ -22,7 +22,7 @@ from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.members.members import member_numbers
 
 _Place = tuple[ForecastCopy, int, int, float]
-"""A copy, a block and a field of it, and the multiple of the file's variable that the target is."""
+"""A copy, the number of a block and of a field in it, and the factor from the file's variable to the target."""
 
 
 def write_netcdf(
@@ -33,7 +33,7 @@ def write_netcdf(
 ) -> tuple[list[int], list[str]]:
     """Copy each NetCDF file of `forecasts` to the file of `outputs` with corrected members in place of the raw ones.
 
-    Return the number of corrected fields of each output, and notes. Memory holds one forecast.
+    Return the number of corrected fields of each output, and notes. One forecast is in memory at a time.
     """
     if len(outputs) != len(forecasts):
         raise InputError(
@@ -128,7 +128,7 @@ def corrected_forecasts(pipelines: CorrectionPipelines) -> Iterator[tuple[int, C
 
 
 def marks(pipelines: CorrectionPipelines) -> dict[str, Any]:
-    """Return the attributes by which a corrected file is told from a raw one; none with `mark=false`."""
+    """Return the attributes that distinguish a corrected file from a raw one; none with `mark=false`."""
     if not pipelines[0].options.mark:
         return {}
     described = [pipeline.engine.description for pipeline in pipelines]
@@ -188,7 +188,7 @@ def _places(
 
 
 def _stored_as(target: Variable) -> list[tuple[Variable, float]]:
-    """Return the variables of files that may hold a target, and the multiples of them that it is."""
+    """Return the variables of files that may hold a target, each with the factor from it to the target."""
     return [(each.variables[0], each.factor) for each in sources(target) if len(each.variables) == 1]
 
 

@@ -20,7 +20,7 @@ from models.corrected_files.target_messages import STEP_TYPES
 from models.correction.pipeline import CorrectionPipelines
 
 BITS = 24
-"""Per value, as many as single precision has."""
+"""Bits of a packed value, as many as the significand of single precision."""
 
 
 def write_new_grib(pipelines: CorrectionPipelines, forecasts: Sequence[Path], output: Path) -> tuple[int, list[str]]:

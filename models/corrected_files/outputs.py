@@ -22,7 +22,7 @@ def write_outputs(
     """Write `outputs`, one file for all `forecasts` or one for each; return them, and notes.
 
     In the format of the input, outputs are copies. In the other format, the first output gets the corrected fields of
-    all inputs. Without an `output_type`, it is the type of the input; that of a Zarr store is NetCDF.
+    all inputs. The default of `output_type` is the format of the input, and NetCDF for a Zarr store.
     """
     own = type_of(forecasts[0])
     wanted = output_type or ("netcdf" if own == "zarr" else own)

@@ -1,7 +1,7 @@
 """The sidecar: `OUT.grib.json` beside the output `OUT.grib` says what made it, and what was read back from the disk.
 
-It never describes another file than the one beside it: it is removed before the output gets its name, and written after
-that. An output without a sidecar is whole; the run was stopped between the two, and can be run again.
+The sidecar is removed before the output gets its name and written afterwards, so it never describes an older file. An
+output without a sidecar is complete: the run was stopped between these two steps, and can be repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WrittenFile:
 
     @classmethod
     def without_messages(cls, path: Path, inputs: Sequence[Path], fields: int) -> WrittenFile:
-        """Return a file that is no copy of GRIB files."""
+        """Return the record of an output that is not a copy of GRIB files."""
         return cls(path, tuple(inputs), fields, {"sha256": sha256_of(path)})
 
 
@@ -93,6 +93,6 @@ def _hashed(path: Path) -> dict[str, Any]:
 
 
 def describe_options(options: CorrectionOptions) -> dict[str, Any]:
-    """Return the options that change the output; a conformal layer by the corrector that it belongs to."""
+    """Return the options that change the output; conformal layers are named by the SHA-256 of their correctors."""
     found = {name: value for name, value in vars(options).items() if isinstance(value, str | int | bool | None)}
     return {**found, "conformal": sorted(options.conformal), "products": list(options.products)}

@@ -1,4 +1,4 @@
-"""TargetMessages: the messages of a file in whose place, or after which, `correct` writes the targets."""
+"""TargetMessages: the messages of a file that `correct` replaces by targets, or after which it adds them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class TargetMessages:
     """How the targets of `task` are written into a copy of a file.
 
     A target replaces the messages that hold it, also in other units or as geopotential height. A target that is
-    computed from several messages, such as `tp:24h` from amounts since the start, is added after one of them.
-    `variables` are the variables of the file that are replaced or followed, `factors` their multiples that the
-    targets are. `held`: the positions of targets with the lead times at which the file holds them. `intervals` are
-    those of the targets at each lead time.
+    computed from several messages, such as `tp:24h` from amounts since the start, is added after one of them. For each
+    target, `variables` has the file's variable that is replaced or followed, and `factors` the factor from it to the
+    target. `held` has pairs of positions, of a target and of a lead time at which the file holds it. `intervals` has
+    the interval of each target at each lead time.
     """
 
     task: Task

@@ -1,8 +1,8 @@
 """`correct_dataset`: forecasts in a dataset of xarray with corrected members in place of the raw ones.
 
-The pipeline is that of the verb `correct`. A dataset in memory is corrected at once. In a dataset of dask, each block
-of the result is one forecast, which is corrected when it is computed: only the forecasts that dask works on at a time
-are in memory.
+The verb `correct` uses the same pipeline. A dataset in memory is corrected at once. In a dataset of dask, each block of
+the result is one forecast, which is corrected when it is computed: only the forecasts that dask works on at a time are
+in memory.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def correct_with(
     fallback: Engine | None,
     **options: Any,
 ) -> xr.Dataset:
-    """Return the result of `correct_dataset` for options as the Python interface has them."""
+    """Return the result of `correct_dataset` for the options of the Python interface."""
     return correct_dataset(engine, dataset, analysis, names, CorrectionOptions(**options), Guard(on_problem, fallback))
 
 
@@ -88,7 +88,7 @@ class _Source:
     forecasts: Mapping[Variable, xr.DataArray]
     analyses: Mapping[Variable, xr.DataArray]
     meanings: Mapping[tuple[str, Variable], Meaning]
-    """By part, `forecasts` or `analyses`, and variable."""
+    """The meaning of each variable, by part (`forecasts` or `analyses`) and variable."""
     grid: Grid
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> ArrayFields:
@@ -183,13 +183,13 @@ def _warn_of_unchanged(forecasts: StandardDataset, task: Task, leads: tuple[int,
 
 @dataclass(frozen=True, eq=False)
 class _DatasetCorrection:
-    """How each forecast is corrected. Copies in other processes have a lock of their own."""
+    """Corrects single forecasts with fixed options. A copy in another process gets a new lock."""
 
     engine: Engine
     options: CorrectionOptions
     guard: Guard
     lock: Any = field(default_factory=threading.Lock)
-    """Models are not made for several threads, and each uses all processors."""
+    """Only one thread uses the model at a time: models are not thread-safe, and each uses all processors."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -215,8 +215,8 @@ class _DatasetCorrection:
             for i, start in enumerate(inputs.init_times):
                 for j in range(len(leads)):
                     found = pipeline.correct(i, j, SharedReading())
-                    assert found is not None  # of the first rank
-                    assert found.members is not None  # without member_count
+                    assert found is not None  # this process is the first rank
+                    assert found.members is not None  # `member_count` is not set
                     problems += found.problems
                     for t, target in enumerate(task.targets):
                         out[target][i, j] = found.members[:, t].reshape(out[target].shape[2:])
@@ -228,7 +228,7 @@ class _DatasetCorrection:
     def lazily(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable, xr.DataArray]:
         """Return the corrected members of each target as arrays of dask, a block for each forecast.
 
-        With fields at other lead times among the inputs, a block has all lead times of a start.
+        If inputs include fields at other lead times, a block has all lead times of a start.
         """
         task = self.engine.description.task
         single = not any(channel.origin in ("start", "before") for channel in task.fields_read)
@@ -255,7 +255,7 @@ def _bare(array: xr.DataArray) -> xr.DataArray:
 
 
 def _correct_block(block: xr.Dataset, correction: _DatasetCorrection, source: _Source) -> xr.Dataset:
-    """Correct one forecast, whose fields are in memory; dask calls this. `source` has units and grid."""
+    """Correct one forecast, whose fields are in memory; dask calls this. `source` gives units and grid."""
     arrays: dict[str, dict[Variable, xr.DataArray]] = {"forecasts": {}, "analyses": {}}
     for name, array in block.items():
         part, _, variable = str(name).partition(" ")

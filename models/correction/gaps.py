@@ -11,8 +11,8 @@ GAP_KINDS = (
     "lack the value of some member, but no training sample does; the model read the mean of the training years there",
     "have no value in any training sample; the correction there is the raw ensemble",
 )
-"""A target that only some members have; any other channel that is missing where all training samples have it; a target
-that no training sample has."""
+"""The kinds of gaps: a target that only some members have; any other channel that is missing where all training samples
+have it; a target that no training sample has."""
 
 
 class Gaps:
@@ -38,9 +38,9 @@ class Gaps:
 
 
 def count_gaps(mask: np.ndarray, raw: np.ndarray, always: np.ndarray, known: np.ndarray, task: Task) -> np.ndarray:
-    """Return the number of cells (kind, C) of one forecast with each of `GAP_KINDS`, on the own tile.
+    """Return the number of cells (kind, C) of one forecast with each of `GAP_KINDS`, on this rank's tile.
 
-    `mask` (C, H, W) and `raw` (M, T, H, W) are those of `RawForecast`, `always` and `known` those of the engine.
+    `mask` (C, H, W) and `raw` (M, T, H, W) come from `RawForecast`, `always` and `known` from the engine.
     """
     missing, targets = ~mask, list(task.target_channels)
     partial, unknown = np.zeros_like(missing), np.zeros_like(missing)

@@ -34,7 +34,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class TileSummary:
-    """What the guards need of one forecast on one tile."""
+    """The properties of one forecast on one tile that the guards check."""
 
     channels: np.ndarray
     """(C, 6), see `forecast_summary.summarise_tile`."""
@@ -109,7 +109,7 @@ class Guard:
 
 
 def summarise_forecast(forecast: RawForecast, domain: Domain) -> TileSummary:
-    """Return what the guards need of the own tile of a forecast."""
+    """Return the properties of a forecast on this rank's tile that the guards check."""
     grid = domain.grid
     channels = summarise_tile(forecast.ensemble, forecast.mask, grid.weights, *domain.tile, grid.shape)
     fields = forecast.raw.reshape(len(forecast.raw), -1)
@@ -131,7 +131,7 @@ def summarise_forecast(forecast: RawForecast, domain: Domain) -> TileSummary:
 def forecast_problems(
     description: CorrectorDescription, tiles: Sequence[TileSummary], forecast: RawForecast
 ) -> list[Problem]:
-    """Return what is wrong with a forecast, from the summaries of all tiles; without an envelope, copies only."""
+    """Return the problems of a forecast, from the summaries of all tiles; without an envelope, only equal members."""
     found: list[Problem] = []
     if any(tile.varies for tile in tiles) and (pairs := frozenset.intersection(*(tile.twins for tile in tiles))):
         one, other = (forecast.numbers[position] for position in min(pairs))
@@ -147,7 +147,7 @@ def forecast_problems(
 
 
 def repeated_messages(forecasts: Sequence[Path], names: Mapping[str, str] | None, variables: set[str]) -> str:
-    """Return a sentence about messages of these variables that the files hold more than once; empty if none is."""
+    """Return a sentence about messages of these variables that the files hold more than once, or an empty text."""
     counts = Counter(
         message
         for path in forecasts

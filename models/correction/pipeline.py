@@ -31,7 +31,7 @@ from models.parallel.single_process import Processes
 
 
 class CorrectedTile(NamedTuple):
-    """What one rank makes of its tile of a forecast."""
+    """The corrected fields of one rank's tile of a forecast."""
 
     members: np.ndarray
     """(M, T, h, w)."""
@@ -82,7 +82,7 @@ class CorrectionPipeline:
         )
 
     def _verdict(self, forecast: RawForecast) -> Verdict:
-        """Return on all ranks what corrects a forecast."""
+        """Return on all ranks the guard's verdict on a forecast."""
         own = self.processes.run_on_all(lambda: summarise_forecast(forecast, self.engine.domain))
         tiles = self.processes.gather(own)
 
@@ -92,7 +92,7 @@ class CorrectionPipeline:
         return self.processes.run_on_first(decide)
 
     def read(self, init_time: np.datetime64, lead_time: int) -> RawForecast:
-        """Return the raw forecast of a start and a lead time (hours) on the own tile."""
+        """Return the raw forecast of a start and a lead time (hours) on this rank's tile."""
         init, lead = self.positions(init_time, lead_time)
         return self._read(init, lead, SharedReading())
 
@@ -112,7 +112,7 @@ class CorrectionPipeline:
         return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, reading)
 
     def _correct_tile(self, forecast: RawForecast, method: str = "corrector") -> CorrectedTile:
-        """Correct the own tile of a forecast; a forecast that keeps its raw members has no products."""
+        """Correct this rank's tile of a forecast; a forecast that keeps its raw members has no products."""
         task = self.engine.description.task
         missing = count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
         if method == "raw":
@@ -134,7 +134,7 @@ class CorrectionPipeline:
         return CorrectedTile(members, products, missing)
 
     def _predict_fallback(self, forecast: RawForecast) -> Prediction:
-        """Return the distribution of the fallback on the own tile."""
+        """Return the distribution of the fallback on this rank's tile."""
         fallback = self.guard.fallback
         assert fallback is not None
         return fallback.predict(self.guard.narrowed(self.engine.description, forecast))
@@ -166,12 +166,12 @@ class CorrectionPipeline:
         members[:, partial] = kept  # missing values, and raw members that are not corrected
 
     def predict(self, forecast: RawForecast) -> Prediction:
-        """Return the corrected distribution on the own tile, moved by the conformal layer if there is one."""
+        """Return the corrected distribution on this rank's tile, moved by the conformal layer if there is one."""
         prediction, description = self.engine.predict(forecast), self.engine.description
         layer = self.options.conformal.get(description.sha256)
         if layer is None:
             return prediction
-        # The bands depend on the whole grid: a tile may touch no core.
+        # Weights of the latitude bands are computed on the whole grid: a tile may contain no core of a band.
         latitudes = np.broadcast_to(description.grid.cell_latitudes, description.grid.shape)
         shares = {name: share[self.engine.domain.tile] for name, share in band_weights(latitudes).items()}
         return layer.apply(prediction, description.task.targets, forecast.lead_time, shares)
@@ -238,9 +238,9 @@ class CorrectionPipelines:
         return found
 
     def _correct(self, places: tuple[tuple[int, int, int], ...]) -> dict[int, Corrected]:
-        """Correct the forecasts at some places, each a pipeline and its positions; return them on the first rank."""
+        """Correct forecasts, return them on the first rank; a place is a pipeline's number, a start and a lead time."""
         reading, found = SharedReading(), dict[int, Corrected]()
-        if len(places) > 1:  # double precision of all pipelines is read first; see `SharedReading`
+        if len(places) > 1:  # fields in double precision are read first; see `SharedReading`
             self._processes.run_on_all(lambda: self._read_exact(places, reading))
         for number, init, lead in places:
             if (corrected := self._pipelines[number].correct(init, lead, reading)) is not None:

@@ -18,9 +18,9 @@ D = TypeVar("D", bound="Distribution")
 class Distribution:
     """A univariate distribution for every element of a tensor shape `(*S)`; subclasses are frozen dataclasses.
 
-    A new distribution must have the properties and methods up to `sample`. All others say what is special about it, and
-    their defaults suit a distribution in closed form without a bound. `tests/models/distribution/test_law.py` checks
-    every subclass that `models.distribution` exports.
+    A new distribution must have the properties and methods up to `sample`. All others have defaults that suit a
+    distribution in closed form without a bound. `tests/models/distribution/test_law.py` checks every subclass that
+    `models.distribution` exports.
     """
 
     exported: ClassVar[bool] = False
@@ -37,7 +37,7 @@ class Distribution:
         raise NotImplementedError
 
     def quantile(self, level: Tensor) -> Tensor:
-        """Return the quantiles (K, *S) at the levels (K,), or at levels (K, *S) of their own for each element."""
+        """Return the quantiles (K, *S) at the levels (K,), or at levels (K, *S) that differ between elements."""
         raise NotImplementedError
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Distribution:
         raise NotImplementedError
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the logarithm of the density, or at a point mass of its probability, (*S); NaN where `value` is."""
+        """Return the log density, or at a point mass its log probability, (*S); NaN where the value is NaN."""
         raise NotImplementedError
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
@@ -106,7 +106,7 @@ class Distribution:
         return self
 
     def map(self, function: Callable[[Distribution], Distribution]) -> Distribution:
-        """Return `function(distribution)`; for joined distributions that of each part, joined again."""
+        """Return `function(distribution)`; for joined distributions, apply it to each part and join the results."""
         return function(self)
 
     def scored(self, function: Callable[[Distribution], Tensor]) -> Tensor:
@@ -114,11 +114,11 @@ class Distribution:
         return function(self)
 
     def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Distribution:
-        """Return the distribution with `function(x)` in place of its bound, or of all values that may be one."""
+        """Return the distribution with `function` applied to its bound, or to all values that may lie on a bound."""
         return self if self.bound is None else replace(self, lower=function(self.bound))  # type: ignore[type-var]
 
     def of_values(self, function: Callable[[Tensor], Tensor]) -> Distribution | None:
-        """Return the law of `function(X)`, not decreasing, for a distribution of a few values; None for others."""
+        """Return the law of `function(X)` for a non-decreasing function, if X has only a few values, else None."""
         return None
 
     def raised(self, threshold: Tensor) -> Distribution | None:
@@ -260,7 +260,8 @@ def weighted_mean(values: Sequence[Tensor], weights: Tensor | None = None) -> Te
             f"forecasts with {len(one)} and {different[0][0]} parameters of a kind cannot be averaged; combine "
             "correctors with heads of one kind and size"
         )
-    # Added to the first, so that equal values stay equal to the last digit. Both may be the same infinity.
+    # Differences from the first tensor keep equal values equal to the last digit. For equal infinities, inf - inf would
+    # be NaN.
     differences = [torch.where(other == one, 0, other - one) for other in others]
     if weights is None:
         return one + sum(differences, 0) / len(values)
@@ -281,7 +282,7 @@ def scaled_to_mean(found: Any, parts: Sequence[Any], weights: Tensor | None) -> 
 
 
 def map_fields(function: Callable[..., Tensor], first: D, *others: D) -> D:
-    """Return the distribution whose tensors are `function(tensor of first, the same of each of others)`.
+    """Return the distribution of `function` applied to each tensor of `first` and the same tensor of `others`.
 
     >>> from models.distribution import Normal
     >>> map_fields(lambda one: one[:1], Normal(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0]))).mean

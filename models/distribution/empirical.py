@@ -87,7 +87,7 @@ class Empirical(Distribution):
         return Empirical(function(self.values))
 
     def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Empirical:
-        """Any value may lie on a bound."""
+        """Return `of_values(function)`, because any value may lie on a bound."""
         return self.of_values(function)
 
     def _gap(self, count: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -118,7 +118,7 @@ def empirical_quantiles(cases: Tensor, count: int) -> Tensor:
     ordered, known = cases.sort(0).values, cases.isfinite().sum(0)  # NaN is sorted to the end
     found = []
     for k in range(count):
-        # In whole numbers as far as possible, so that a case's own rank is not missed by a rounding error.
+        # Computed with integers as far as possible, because a rounding error would miss the rank of a case.
         place = ((2 * k + 1) * known - count).clamp(min=0)
         below, rest = place // (2 * count), place % (2 * count)
         top = (known - 1).clamp(min=0)

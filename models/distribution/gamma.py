@@ -215,7 +215,7 @@ def _by_shape(k: Tensor, x: Tensor) -> Tensor:
         total = total + term * (log_x - digamma)
         term, digamma = term * x / (k + step), digamma + 1 / (k + step)
     a = k + _RECURRENCE_STEPS
-    # a(e^v - 1 - v) reaches 38, and the density the last digit of float64, before -low and before high.
+    # Below v = -low and above v = high, a(e^v - 1 - v) exceeds 38 and the density is below the last digit of float64.
     size = 38 / a
     low, high = size / 3 + torch.sqrt(size * size / 9 + 2 * size), torch.sqrt(2 * size)
     half = (torch.minimum(torch.maximum(log_x - torch.log(a), -low), high) + low) / 2

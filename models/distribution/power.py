@@ -169,7 +169,7 @@ def _bounded_logit(level: Tensor) -> Tensor:
 def power_transformed(distribution: Distribution, power: float, lower: Tensor) -> Distribution:
     """Return the law of lower + max(Y - lower, 0)^(1/power) for Y from a distribution.
 
-    Powers of an ensemble are an ensemble, and so for an empirical distribution.
+    The power of an ensemble is an ensemble, the power of an empirical distribution an empirical distribution.
     """
 
     def transformed(part: Distribution) -> Distribution:
@@ -185,7 +185,7 @@ def threshold_weighted_crps(
     """∫ (F(x) - 1{y <= x})² dx over x >= `threshold` only, (*S) (Gneiting & Ranjan 2011, doi:10.1198/jbes.2010.08110).
 
     It is the CRPS of max(X, threshold) against max(y, threshold) (Allen et al. 2023, doi:10.1137/22M1532184). Where
-    this has no closed form, the integral by Gauss-Legendre has a relative error of 1e-6. `fair` is that of `crps`.
+    this has no closed form, the integral by Gauss-Legendre has a relative error of 1e-6. `fair` is as in `crps`.
 
     >>> from models.distribution.location_scale import Normal
     >>> one = torch.ones(1)

@@ -120,7 +120,7 @@ class Quantiles(Distribution):
 
     @property
     def _alike(self) -> bool:
-        """Whether all values have the same probability, so that their numbers are exactly those of an ensemble."""
+        """Whether all values have the same probability, so that moments and CRPS are exactly those of an ensemble."""
         return bool((self.probabilities * len(self.levels) - 1).abs().max() < 1e-6)
 
     @property

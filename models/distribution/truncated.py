@@ -14,7 +14,7 @@ from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2, SQRT_PI, Standard, StandardNormal
 
 _TAIL_START, _FRACTION_TERMS = 3.0, 25
-"""From this z on, so many terms of the continued fraction of Mills' ratio give all digits of float64."""
+"""Where the continued fraction of Mills' ratio starts (z), and its number of terms; they give all digits of float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +22,8 @@ class TruncatedNormal(Bounded):
     """Law of X = μ + σZ given that X > `lower`, with Z standard normal.
 
     With l = (lower - μ)/σ, there are two formulas for each quantity. For l > 0, little probability is left above
-    `lower`: the excess over `lower` is nearly exponential, and differences of probabilities have no digits. These
-    formulas need the mean excess m(l) = φ(l)/Φ(-l) - l only.
+    `lower`: the excess over `lower` is nearly exponential, and differences of probabilities have no digits. The
+    formulas for l > 0 need the mean excess m(l) = φ(l)/Φ(-l) - l only.
     """
 
     standard: ClassVar[Standard] = StandardNormal()
@@ -138,8 +138,8 @@ class TruncatedNormal(Bounded):
 def _excess(z: Tensor) -> tuple[Tensor, Tensor]:
     """Return m(z) = φ(z)/Φ(-z) - z for z >= 0, and 1/m(z) - z.
 
-    From the scaled error function, and for large z from the continued fraction 1/(z + 2/(z + 3/(z + ...))), which
-    needs no difference of nearly equal numbers (https://dlmf.nist.gov/7.9).
+    Computed from the scaled error function, and for large z from the continued fraction 1/(z + 2/(z + 3/(z + ...))),
+    which needs no difference of nearly equal numbers (https://dlmf.nist.gov/7.9).
     """
     near, far = z.clamp(max=_TAIL_START), z.clamp(min=_TAIL_START)
     m = SQRT_2 / (SQRT_PI * torch.special.erfcx(near / SQRT_2)) - near

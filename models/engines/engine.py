@@ -30,16 +30,16 @@ class CorrectorDescription:
     target_grid: TargetGrid | None = None
     """The grid to which forecasts are brought; None if they must have the corrector's grid."""
     name: str = ""
-    """For messages, where one run uses several correctors."""
+    """Name of the corrector in messages, where one run uses several correctors."""
     path: Path | None = None
     sha256: str = ""
-    """Of the file at `path`."""
+    """SHA-256 of the file at `path`."""
     envelope: Envelope | None = None
     """What the corrector has seen in training; None for a model that reads physical values."""
 
 
 class Prediction(Protocol):
-    """A predictive distribution of the targets in all cells of the own tile; values are float64 in physical units."""
+    """A predictive distribution of the targets in the cells of this rank's tile, in float64 and physical units."""
 
     @property
     def members(self) -> np.ndarray | None:
@@ -47,7 +47,7 @@ class Prediction(Protocol):
 
     @property
     def unchanged(self) -> np.ndarray | None:
-        """(T, h, w) True where the corrected forecast is the raw ensemble itself; None if that is nowhere."""
+        """(T, h, w) True where the corrected forecast is the raw ensemble itself; None if there is no such cell."""
 
     def mean(self) -> np.ndarray:
         """Return the mean (T, h, w)."""
@@ -71,7 +71,7 @@ class Engine(Protocol):
 
     @property
     def domain(self) -> Domain:
-        """The own tile of the grid."""
+        """The grid with this rank's tile."""
 
     @property
     def always(self) -> np.ndarray:
@@ -86,4 +86,4 @@ class Engine(Protocol):
         """The training climate of the inputs on the whole grid; None for a model that reads physical values."""
 
     def predict(self, forecast: RawForecast) -> Prediction:
-        """Return the corrected distribution of a forecast on the own tile."""
+        """Return the corrected distribution of a forecast on this rank's tile."""

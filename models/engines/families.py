@@ -73,7 +73,7 @@ class _Logistic:
 
 @dataclass(frozen=True, eq=False)
 class LocationScaleArrays:
-    """μ + σZ, and max(μ + σZ, lower) with a `lower` bound."""
+    """Distribution of μ + σZ, or of max(μ + σZ, lower) with a `lower` bound."""
 
     mu: np.ndarray
     sigma: np.ndarray
@@ -81,7 +81,7 @@ class LocationScaleArrays:
     standard: ClassVar[_Normal | _Logistic] = _Normal()
 
     def mean(self) -> np.ndarray:
-        """Return μ, or the integral of the censored variable."""
+        """Return μ, or the mean of the censored variable."""
         return self.mu if self.lower is None else _censored_moments(self, 1.0)[0]
 
     def std(self) -> np.ndarray:
@@ -102,7 +102,7 @@ class LocationScaleArrays:
 
 
 class LogisticArrays(LocationScaleArrays):
-    """The same with the logistic distribution."""
+    """`LocationScaleArrays` with the logistic distribution."""
 
     standard = _Logistic()
 
@@ -246,7 +246,7 @@ class PowerArrays:
 def _censored_moments(family: LocationScaleArrays, exponent: float) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of lower + max(Y - lower, 0)^exponent, where Y = μ + σZ.
 
-    Integrals of Gauss-Legendre over z, from the bound to where no probability is left.
+    Gauss-Legendre quadrature over z gives the integrals, from the bound to where no probability is left.
     """
     assert family.lower is not None
     bound = (family.lower - family.mu) / family.sigma

@@ -14,7 +14,7 @@ from models.parallel.domain import Domain
 
 @dataclass(frozen=True)
 class RawForecast:
-    """One start and lead time of the input in physical units, on the own tile (h, w) of the grid."""
+    """One start and lead time of the input in physical units, on this rank's tile (h, w) of the grid."""
 
     ensemble: np.ndarray
     """(M, C, h, w) float32; any value where `mask` is False."""
@@ -32,7 +32,7 @@ class RawForecast:
 def read_forecast(
     inputs: Fields, raw: Fields, domain: Domain, init: int, lead: int, reading: SharedReading
 ) -> RawForecast:
-    """Read the own tile of the forecast at the positions `init` and `lead` of `inputs` and `raw`."""
+    """Read this rank's tile of the forecast at the positions `init` and `lead` of `inputs` and `raw`."""
     # In single precision, different members may become equal and lose their order.
     exact = reading.exact(raw, init, lead, domain)
     ensemble = np.empty((len(inputs.numbers), len(inputs.variables), *domain.own_shape), np.float32)

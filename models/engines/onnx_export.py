@@ -49,13 +49,13 @@ from models.provenance.training_climate import TrainingClimate
 OPSET = 20
 """Version of the ONNX operators: ONNX Runtime 1.17 (2024) and later have it."""
 _PREFIX = "out_"
-"""Begin of the names of outputs, which must differ from those of operations."""
+"""Prefix of the names of outputs, which must differ from the names of operations."""
 MEMBERS_FIRST = ("members", "coefficients", "values")
 """Parameters with a dimension before the batch."""
 
 
 class Graph(nn.Module):
-    """A corrector as a function of tensors: `INPUTS` to the parameters of its distribution, without the batch."""
+    """A corrector as a function from `INPUTS` to the parameters of its distribution, without the batch dimension."""
 
     def __init__(self, corrector: Corrector) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Graph(nn.Module):
 class Equality:
     """Result of the comparison with PyTorch: the largest differences of each target, in its units.
 
-    `share_of_tolerance` is the largest difference in terms of `Tolerance`, below 1.
+    `share_of_tolerance` is the largest ratio of a difference to its `Tolerance`, below 1.
     """
 
     inputs: int
@@ -95,8 +95,8 @@ class Equality:
 class Tolerance:
     """How much values (K, T, H, W) may differ: by 1e-4 of the normaliser's scale, for temperature about 0.001 K.
 
-    Far from the climate, random inputs can give forecasts of any size: there 1e-5 of the distance is allowed. Single
-    precision of large values, such as 50,000 m² s⁻², is coarser than any error of a model: 8 of its steps are allowed.
+    Far from the climate, random inputs can give forecasts of any size: there 1e-5 of the distance is allowed. For large
+    values, such as 50,000 m² s⁻², a step of single precision is larger than any error of a model: 8 steps are allowed.
     """
 
     centre: np.ndarray
@@ -113,7 +113,7 @@ class Tolerance:
         return cls(low, np.maximum(high - low, 1e-12))
 
     def share(self, found: np.ndarray, reference: np.ndarray) -> np.ndarray:
-        """Return the difference of each value in terms of the tolerance."""
+        """Return the ratio of each value's difference to its tolerance."""
         single = 8 * np.finfo(np.float32).eps * np.abs(reference)
         allowed = 1e-4 * self.scale + 1e-5 * np.abs(reference - self.centre) + single
         share: np.ndarray = np.abs(found - reference) / allowed

@@ -1,4 +1,4 @@
-"""Read the description of an exported corrector from its ONNX file, and refuse a file that is damaged or does more.
+"""Read the description of an exported corrector from its ONNX file, and refuse a damaged or unsafe file.
 
 The file is a Protocol Buffers message (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). The fields that matter
 here are found without the package `onnx`. A model is a list of operations on tensors. A file that refers to other
@@ -24,10 +24,10 @@ from models.corrector_file import plain_json
 
 PRODUCER = "deepweather"
 DESCRIPTION, DETAILS = "deepweather", "deepweather_onnx"
-"""Keys of the metadata: the description of the corrector file that was exported, and what the export adds."""
+"""Keys of the metadata: the description of the exported corrector file, and the details that the export adds."""
 EXPORT_FORMAT = 1
 INPUTS = ("ensemble", "mask", "init_time", "lead_time")
-"""The inputs of the graph: those of `Sample` that a forecast has, with a batch of one."""
+"""The inputs of the graph: the fields of `Sample` except static fields and truth, with a batch of one."""
 LARGEST_FILE = 2**31 - 1
 """Protocol Buffers have no larger messages."""
 
@@ -54,7 +54,7 @@ class ExportedFile:
 def read_exported(path: str | Path) -> ExportedFile:
     """Return the contents of an exported corrector.
 
-    Raises `InputError` for a missing or damaged file, for another model, and for one that does more than compute.
+    Raises `InputError` for a missing or damaged file, for a model of another program, and for an unsafe model.
     """
     path = Path(path)
     if not path.is_file():
@@ -93,7 +93,7 @@ def unpack_mask(text: str, shape: tuple[int, ...]) -> np.ndarray:
     size = int(np.prod(shape))
     packed = zlib.decompressobj()
     try:
-        # Limited, because a text of a few bytes can unpack to any size.
+        # The size is limited, because a text of a few bytes can unpack to any size.
         octets = packed.decompress(base64.b64decode(text, validate=True), (size + 7) // 8)
     except (binascii.Error, zlib.error) as error:
         raise ValueError(f"a mask cannot be unpacked: {error}") from None
@@ -103,7 +103,7 @@ def unpack_mask(text: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _read_model(path: Path, content: memoryview) -> tuple[dict[str, str], memoryview]:
-    """Return metadata and graph; raise `InputError` for a model that does more than compute."""
+    """Return metadata and graph; raise `InputError` for an unsafe model."""
     metadata: dict[str, str] = {}
     graph = memoryview(b"")
     for number, value in _fields(content):

@@ -20,9 +20,9 @@ _WAVES = 4
 
 
 def check_inputs(corrector: Corrector, counts: Sequence[int]) -> Iterator[Sample]:
-    """Yield batches of one forecast for each number of members in `counts`, start and lead time, of both kinds.
+    """Yield a random and a realistic forecast, as batches of one, for each number in `counts`, start and lead time.
 
-    Random: independent noise in every cell, the size of the normaliser's departures. Realistic: waves of a few thousand
+    Random: independent noise in every cell, as large as the normaliser's departures. Realistic: waves of a few thousand
     kilometres that members share, smaller waves of each member, and a tenth of the cells without values.
     """
     task, grid = corrector.task, corrector.grid

@@ -29,7 +29,7 @@ class SharedReading:
         self._exact: dict[int, np.ndarray] = {}
 
     def exact(self, fields: Fields, init: int, lead: int, domain: Domain) -> np.ndarray:
-        """Return the own tile of a forecast in double precision (M, V, h, w); the same array for the same fields."""
+        """Return this rank's tile of a forecast in double precision (M, V, h, w); same array for same fields."""
         if id(fields) not in self._exact:
             out = np.empty((len(fields.numbers), len(fields.variables), *domain.own_shape), np.float64)
             self.read(fields, init, lead, out, domain)
@@ -37,7 +37,7 @@ class SharedReading:
         return self._exact[id(fields)]
 
     def read(self, fields: Fields, init: int, lead: int, out: np.ndarray, domain: Domain) -> None:
-        """Fill `out` (M, V, h, w), float32 or float64, with the own tile of a forecast."""
+        """Fill `out` (M, V, h, w), float32 or float64, with this rank's tile of a forecast."""
         if isinstance(fields, InputFields):
             for part in fields.parts(init, lead):
                 self._read_part(part, out[:, part.channels], domain)

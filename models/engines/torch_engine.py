@@ -26,7 +26,7 @@ from models.provenance.training_climate import TrainingClimate
 
 
 class TorchEngine:
-    """A corrector on the own tile of `domain`, computing on `device`; an `Engine`."""
+    """A corrector on this rank's tile of `domain`, computing on `device`; an `Engine`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TorchEngine:
 
     @torch.no_grad()
     def predict(self, forecast: RawForecast) -> TorchPrediction:
-        """Return the corrected distribution of a forecast on the own tile."""
+        """Return the corrected distribution of a forecast on this rank's tile."""
         corrector, shape = self.corrector, forecast.raw.shape[1:]
         batch = Sample(
             ensemble=torch.from_numpy(forecast.ensemble),
@@ -129,9 +129,9 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def training_cells(corrector: Corrector) -> tuple[Tensor, Tensor]:
-    """Return `always` (C, H, W) and `known` (T, H, W) of the normaliser on the own tile, on the CPU.
+    """Return `always` (C, H, W) and `known` (T, H, W) of the normaliser on this rank's tile, on the CPU.
 
-    For a committee, the smallest values of all its correctors.
+    For a committee, they are the smallest values of all its correctors.
     """
     normalizers = fitted_normalizers(corrector) or [corrector.normalizer]
     return tuple(

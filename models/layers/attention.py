@@ -33,14 +33,14 @@ class MemberAttention(nn.Module):
         self.last = _zeroed(nn.Linear(channels, channels))
 
     def forward(self, x: Tensor, M: int) -> Tensor:
-        """(B M, C, H, W) to the same shape."""
+        """Map (B M, C, H, W) to the same shape."""
         if torch.compiler.is_exporting():
             return self.in_standard_operators(x, M)
         C = x.shape[1]
         queries = self.mix.weight.new_full((C, 1), (C // self.heads) ** -0.5)
         scale = torch.cat([queries, torch.ones_like(queries), torch.ones_like(queries)])
-        # The factors and offsets of the normalisation are part of the matrix. A sum, which autocast leaves in single
-        # precision, not a matrix product.
+        # The matrix includes the factors and offsets of the normalisation. The sum is not a matrix product, because
+        # autocast leaves sums in single precision.
         offset = self.mix.bias + (self.mix.weight * self.norm.bias).sum(1)
         mix = self.mix.weight * self.norm.weight * scale
         return attend(x, M, self.heads, mix, offset * scale[:, 0], self.last.weight, self.last.bias, self.norm.eps)
@@ -87,7 +87,7 @@ class WindowAttention(nn.Module):
             moved, (_intervals(domain.row_cuts), tuple((a - start, b - start) for a, b in pairwise(domain.column_cuts)))
         )
         i, j = divmod(domain.rank, domain.tiles[1])
-        # The part of the own windows inside the grid.
+        # The part of this rank's windows inside the grid.
         self._rows = _inside(rows[i], rows[i + 1], 0, H)
         self._columns = _inside(columns[j], columns[j + 1], *((start, start + W) if around else (0, W)))
 
@@ -108,7 +108,7 @@ class WindowAttention(nn.Module):
         return x.permute(0, 2, 4, 3, 5, 1).flatten(0, 2).flatten(1, 2)
 
     def _field(self, windows: Tensor, shape: torch.Size) -> Tensor:
-        """(B n m, size size, C) to (B, C, n size, m size): the inverse of `_cells`."""
+        """Map (B n m, size size, C) to (B, C, n size, m size), the inverse of `_cells`."""
         B, C, h, w = shape
         x = windows.unflatten(1, (self.size, self.size)).unflatten(0, (B, h // self.size, w // self.size))
         return x.permute(0, 5, 1, 3, 2, 4).reshape(B, C, h, w)

@@ -4,9 +4,9 @@ In every cell, for the members' channels x and the matrices of a layer,
 
     n = normalised x,   q, k, v = Q n, K n, V n,   x + O sum_j softmax_j(<q_i, k_j> / sqrt(d)) v_j.
 
-M x M products per cell are too small for a matrix product each. Cells are the fastest axis of all arrays here, so that
-every operation works on a long row of cells with vector instructions: a product of two matrices is a sum of products of
-rows. Only the input is kept for the backward pass, which computes all else again
+The M x M matrices of a cell are too small for one matrix product per cell. Cells are the fastest axis of all arrays
+here, so that every operation works on a long row of cells with vector instructions: a product of two matrices is a sum
+of products of rows. Only the input is kept for the backward pass, which computes all else again
 (docs/decisions/014-layers.md).
 """
 
@@ -22,15 +22,15 @@ from torch import Tensor
 WEIGHTS_AT_ONCE = 2**16
 """Weights of attention (heads x members x members x cells) in a block: 256 KB, a part of a core's second cache."""
 GPU_WEIGHTS_AT_ONCE = 2**25
-"""The same on other devices, where every operation on a block is a kernel."""
+"""`WEIGHTS_AT_ONCE` on other devices, where every operation on a block is a kernel."""
 SHORTEST_ROW = 256
-"""Cells of a block at least, for many members: on shorter rows, starting an operation takes longer than its numbers."""
+"""Smallest number of cells in a block: on shorter rows, starting an operation takes longer than its arithmetic."""
 
 
 def attend(
     x: Tensor, members: int, heads: int, mix: Tensor, offset: Tensor, last: Tensor, last_offset: Tensor, eps: float
 ) -> Tensor:
-    """Return x plus its attention, (B M, C, H, W); `members` consecutive rows of `x` belong together.
+    """Return x plus its attention, (B M, C, H, W); each `members` consecutive maps of `x` are one forecast.
 
     `mix` (3 C, C) holds Q / sqrt(d), K and V, `last` (C, C) holds O. `mix` and `offset` include the factors and offsets
     of the normalisation. Numbers are computed in single precision at least.

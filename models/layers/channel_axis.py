@@ -1,8 +1,8 @@
 """Layers whose channels the ranks of a channel axis divide (Dryden et al. 2019, doi:10.1145/3295500.3356207).
 
-A pair of convolutions: the first computes the own filters (`FilterConv2d`), the second sums over the own channels
-(`ChannelConv2d`). Norm and dropout between them work on the own channels. Outside the pair every rank has all channels
-of its own tile, so that all other layers remain as they are (Korthikanti et al. 2022, arXiv:2205.05198).
+Convolutions come in pairs: the first computes this rank's filters (`FilterConv2d`), the second sums over this rank's
+channels (`ChannelConv2d`). Norm and dropout between them work on this rank's channels. Outside the pair every rank has
+all channels of its own tile, so that all other layers remain as they are (Korthikanti et al. 2022, arXiv:2205.05198).
 
 All ranks have whole weights, and gradients of zero for the parts of other ranks: the sum of gradients over all ranks,
 checkpoints and optimizers are independent of the axis.
@@ -37,10 +37,10 @@ def check_channel_axis(model: nn.Module, mesh: Mesh) -> None:
 
 
 class FilterConv2d(Conv2d):
-    """Convolution from (B, inputs, own tile) to (B, own outputs, merged tile) of the ranks of a channel axis.
+    """Convolution from (B, inputs, tile) to (B, this rank's outputs, merged tile of the channel axis).
 
-    Either every rank gets all inputs of the merged tile, or it gets its share of them, and the ranks sum what these
-    contribute to all outputs. The layer chooses the way with fewer bytes.
+    Either every rank gets all inputs of the merged tile, or it gets its share of the inputs and computes their
+    contribution to all outputs, which the ranks sum. The layer chooses the way that sends fewer bytes.
     """
 
     def __init__(self, domain: Domain, inputs: int, outputs: int, kernel: int = 3) -> None:
@@ -54,7 +54,7 @@ class FilterConv2d(Conv2d):
             self._inputs = domain.own_channels(inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, inputs, h, w) of the own tile to (B, own outputs, H, W) of the merged tile."""
+        """Map (B, inputs, h, w) of this rank's tile to (B, this rank's outputs, H, W) of the merged tile."""
         bias = None if self.bias is None else self.bias[self._own]
         if self.gathers:
             return self.convolve_with(merge_tiles(x, self.domain), self.weight[self._own], bias)
@@ -64,14 +64,14 @@ class FilterConv2d(Conv2d):
 
 
 class ChannelConv2d(Conv2d):
-    """Convolution from (B, own inputs, merged tile) to (B, outputs, own tile) of the ranks of a channel axis."""
+    """Convolution from (B, this rank's inputs, merged tile of the channel axis) to (B, outputs, tile)."""
 
     def __init__(self, domain: Domain, inputs: int, outputs: int, kernel: int = 3) -> None:
         super().__init__(domain.merge(), inputs, outputs, kernel)
         self.domain, self._own = domain, domain.own_channels(inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, own inputs, H, W) of the merged tile to (B, outputs, h, w) of the own tile."""
+        """Map (B, this rank's inputs, H, W) of the merged tile to (B, outputs, h, w) of this rank's tile."""
         x = sum_tiles(self.convolve_with(x, self.weight[:, self._own], None), self.domain)
         return x if self.bias is None else x + self.bias.to(x)[:, None, None]
 
@@ -85,12 +85,12 @@ class DividedChannelNorm(ChannelNorm):
         self._group = domain.channel_axis.group if domain.channel_axis else ""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, own channels, H, W) to the same shape."""
+        """Map (B, this rank's channels, H, W) to the same shape."""
         return _DividedNorm.apply(x, self.weight[self._own], self.bias[self._own], len(self.weight), self._group)
 
 
 class _DividedNorm(torch.autograd.Function):
-    """Layer normalisation over `channels`, of which `x` has a part; mean and variance are summed in turn."""
+    """Layer normalisation over `channels`, of which `x` has a part; ranks sum the mean, then the variance."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, channels: int, group: str) -> Tensor:
@@ -123,7 +123,7 @@ EPSILON = 1e-5
 
 
 class DividedDropout(Dropout):
-    """`Dropout` of whole channels, which the ranks of a channel axis divide; masks are those of one process."""
+    """`Dropout` of whole channels, which the ranks of a channel axis divide; masks are the same as in one process."""
 
     def __init__(self, domain: Domain, share: float, channels: int) -> None:
         super().__init__(domain.merge(), share, channels=True)

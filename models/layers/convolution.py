@@ -19,8 +19,8 @@ class Conv2d(nn.Conv2d):
     """Convolution whose output lies on the grid of its input, or, with `stride` 2, on every second row and column.
 
     Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero; a periodic grid has no
-    edge in longitude. `parity` of the input channels is that of `HaloPad`; the first convolution of a network needs it,
-    because its inputs may be winds.
+    edge in longitude. `parity` of the input channels is explained in `HaloPad`; the first convolution of a network
+    needs it, because its inputs may be winds.
 
     >>> import torch
     >>> layer = Conv2d(Grid.regular(5, 8), inputs=2, outputs=3)
@@ -65,7 +65,7 @@ class Conv2d(nn.Conv2d):
         return self.convolve_with(x, self.weight, self.bias)
 
     def convolve_with(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Map (B, C, H, W) by this layer with another weight and bias, which may be a part of its own."""
+        """Map (B, C, H, W) with another weight and bias, which may be parts of this layer's."""
         work = self._work * weight.numel() // self.weight.numel() * x.shape[0]
         if self.window.exchange and overlaps(work, x.device):
             return convolve(x, weight, bias, self.window.exchange, self.stride[0], self.groups)
@@ -105,6 +105,6 @@ class ConvTranspose2d(nn.ConvTranspose2d):
 
 
 def _spread(cuts: Cuts, kernel: int) -> Intervals:
-    """Return the coarse intervals of fine tiles: all points that contribute to theirs."""
+    """Return the coarse intervals of fine tiles: all coarse points that contribute to their fine points."""
     before = (kernel - 1) // 2
     return tuple(((first + before - kernel + 2) // 2, (last - 1 + before) // 2 + 1) for first, last in pairwise(cuts))

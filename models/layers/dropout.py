@@ -28,7 +28,7 @@ _MIX = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 _HASH_ROUNDS = (0x21F0AAAD, 15), (0x735A2D97, 16)
 """Odd factors and shifts for words of 32 bits (the best found by Wellons 2018, https://nullprogram.com/blog/2018/07/31)."""
 _MASK_LEVELS = 1 << 16
-"""The dropped share is a multiple of 1 over this: each number of a mask has 16 bits."""
+"""The dropped share is a multiple of 1/`_MASK_LEVELS`: each number of a mask has 16 bits."""
 
 
 @dataclass
@@ -48,16 +48,17 @@ def draw_step_key() -> Tensor:
 
 
 def masks_for(sample: Sample, step: Tensor | None = None) -> AbstractContextManager[None]:
-    """Inside the block, masks are those of the forecasts of this batch, by start and lead time, in a step.
+    """Inside the block, dropout masks depend on the step, and on start and lead time of the forecasts of this batch.
 
-    Without a key of the `step` it is a new step. Parts of a batch with one key have the masks of the whole batch.
+    `step` is a key from `draw_step_key`; by default it is drawn. With the same key, parts of a batch have the masks of
+    the whole batch.
     """
     step = draw_step_key() if step is None else step
     return _within(_Step(mix_bits(mix_bits((sample.init_time * 1_000 + sample.lead_time) * _GOLDEN) + step)))
 
 
 def same_masks() -> AbstractContextManager[None]:
-    """Inside the block, masks are those that the next layers would have had at the time of this call."""
+    """Inside the block, the next layers get the masks that they would have got at the time of this call."""
     return _within(None if _step is None else replace(_step))
 
 
@@ -116,7 +117,7 @@ class Dropout(nn.Module):
         return _MASK_LEVELS / (_MASK_LEVELS - self._dropped)
 
     def _values(self, keys: Tensor, C: int) -> Tensor:
-        """Return a number of 32 bits for each cell of the own tile, (B, C, H, W); its high 16 bits are random."""
+        """Return a number of 32 bits for each cell of this rank's tile, (B, C, H, W); its high 16 bits are random."""
         (rows, columns), H = self.out.tile, self.out.shape[0]
         return _numbers(keys, C, H, [rows.start, rows.stop, columns.start, columns.stop])
 

@@ -1,7 +1,8 @@
-"""Gates of mixtures of experts whose values belong to the place: one field per expert, learnt.
+"""Gates of mixtures of experts that depend on the place only: one learnt field per expert.
 
 A gate is any module from the layer's input (B, C, H, W) to one value per expert, (B or 1, E, H, W). The experts with
-the largest values are chosen. A gate that computes them from the input is made of ordinary layers, such as `Conv2d`.
+the largest values are chosen. A gate that computes its values from the input is made of ordinary layers, such as
+`Conv2d`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from models.parallel.domain import Domain
 class LatentGate(nn.Module):
     """One learnt number for each expert in each cell of the globe.
 
-    Every rank has those of the whole globe and uses its tile. Initial values are uniform in ±√(3E/k) for E experts of
-    which k are chosen, as in Dryden & Hoefler (2022, arXiv:2211.13491).
+    Every rank has the numbers of the whole globe and uses those of its tile. Initial values are uniform in ±√(3E/k) for
+    E experts of which k are chosen, as in Dryden & Hoefler (2022, arXiv:2211.13491).
     """
 
     def __init__(self, grid: Grid | Domain, outputs: int, experts: int) -> None:
@@ -30,7 +31,7 @@ class LatentGate(nn.Module):
         self.weight = nn.Parameter(torch.empty(experts, *self.out.shape).uniform_(-limit, limit))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any input to (1, E, H, W)."""
+        """Map any input to (1, E, H, W)."""
         return self.out.cut(self.weight)[None]
 
 
@@ -59,12 +60,12 @@ class SphereGate(nn.Module):
         table = functions[:, np.abs(order)] * scale[:, None]
         waves = np.where(order[:, None] < 0, np.sin(-order[:, None] * longitude), np.cos(order[:, None] * longitude))
         exists = np.abs(order) <= np.arange(degree + 1)[:, None]
-        # Buffers move with the module but are not saved. Every rank has those of the whole globe.
+        # Buffers move with the module but are not saved. Every rank has the values of the whole globe.
         for name, values in (("_legendre", table), ("_waves", waves), ("_index", np.flatnonzero(exists))):
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any input to (1, E, H, W)."""
+        """Map any input to (1, E, H, W)."""
         weight, (rows, columns) = self.weight, self.out.tile
         legendre, waves = self._legendre[..., rows].to(weight), self._waves[:, columns].to(weight)
         table = weight.new_zeros(len(weight), legendre.shape[0] * legendre.shape[1])

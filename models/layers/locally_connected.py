@@ -36,15 +36,15 @@ class LocallyConnected(LossTermLayer):
 class CellEmbedding(nn.Module):
     """Residual network of each cell on its maps and `cell_embedding` learnt numbers of the cell.
 
-    It stands at the end of a network: errors that belong to a place, such as a valley or a coast, are those of a single
-    cell, and the convolutions before it have seen the neighbours.
+    It is the end of a network: errors that belong to a place, such as a valley or a coast, are errors of single cells,
+    and the convolutions before it have seen the neighbours.
     """
 
     def __init__(self, grid: Grid | Domain, channels: int, cell_embedding: int) -> None:
         super().__init__()
         check_integer("model.cell_embedding", cell_embedding, 1)
         self._domain = Domain.of(grid)
-        # They start at zero, all cells alike. The weights that read them are random, so that they have a gradient.
+        # The embedding starts at zero in all cells. The weights that read it are random, so that it has a gradient.
         self.embedding = nn.Parameter(torch.zeros(cell_embedding, *grid.shape))
         self.mix = nn.Sequential(
             nn.Conv2d(channels + cell_embedding, 2 * channels, 1), nn.GELU(), nn.Conv2d(2 * channels, channels, 1)

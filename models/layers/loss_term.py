@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class LossTermLayer(nn.Module):
     """Base class of layers that set `term` in each forward pass of training: their part of the loss.
 
-    `term` is the sum over the forecasts of the batch; on a mesh, the share of the own tile.
+    `term` is the sum over the forecasts of the batch; on a mesh, it is this rank's part of the sum.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from models.parallel.domain import Domain
 from models.parallel.quantile import quantile
 
 RIGHT, UNDAMPED = 1e-5, 1e-3
-"""Errors up to the quantile plus `RIGHT` are right choices; errors up to it plus `UNDAMPED` are not damped."""
+"""A choice is right up to an error of the quantile plus `RIGHT`, and undamped up to the quantile plus `UNDAMPED`."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class SpatialBlend(nn.Module):
 
 
 class _Choice(torch.autograd.Function):
-    """Experts (B, E, H, W) and gate (B or 1, E, H, W) to the chosen outputs (B, k, H, W) and zero, the layer's term.
+    """Maps experts (B, E, H, W) and gate (B or 1, E, H, W) to chosen outputs (B, k, H, W) and the loss term, zero.
 
     The gradient of this zero is the weight w of a forecast in the loss. The error of a choice is |g| n / 2w for the
     gradient g of its output and n outputs per forecast: for a mean squared error, the absolute error of the output.

@@ -125,7 +125,7 @@ class FieldNorm(nn.Module):
     """Layer normalisation (Ba et al. 2016, arXiv:1607.06450) of each sample over all channels and cells of the globe.
 
     Every channel of every cell has a factor and an offset of its own, so the layer belongs to one grid. Every rank has
-    those of the whole globe and uses its tile.
+    the parameters of the whole globe and uses those of its tile.
     """
 
     def __init__(self, grid: Grid | Domain, channels: int, eps: float = 1e-5) -> None:
@@ -147,9 +147,9 @@ class FieldNorm(nn.Module):
 class BatchNorm2d(nn.BatchNorm2d):
     """Batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167) of each channel over all samples and cells.
 
-    The batch is that of all ranks, whatever their numbers of samples, so that running statistics agree. Evaluation uses
-    the running statistics and has no communication. In a step with too few samples for all ranks, samples on ranks of
-    weight zero count as well.
+    Statistics are over the samples of all ranks, whatever their numbers, so that running statistics agree. Evaluation
+    uses the running statistics and has no communication. In a step with too few samples for all ranks, samples on ranks
+    of weight zero count as well.
     """
 
     running_mean: Tensor
@@ -180,11 +180,11 @@ class _Normalized(torch.autograd.Function):
     """(x - mean) / standard deviation, times the channel's weight, plus its bias.
 
     Mean and variance are taken over each of `groups` groups of channels on all ranks of `group`, of each sample or
-    `across_samples`. They are combined from those of each rank, sample and channel in float64 (Chan, Golub & LeVeque
-    1983), so that a large mean does not cost digits of the variance. `count` is the number of values in each; if it is
-    None, ranks sum it. The backward pass keeps the input, as PyTorch's own layers do.
+    `across_samples`. They are combined in float64 from the means and variances of each rank, sample and channel (Chan,
+    Golub & LeVeque 1983), so that a large mean does not cost digits of the variance. `count` is the number of values of
+    a group; if it is None, ranks sum it. The backward pass keeps the input, as PyTorch's own layers do.
 
-    Tables are (B, C), pooled tables (B or 1, groups, 1).
+    A table is a statistic per sample and channel (B, C); a pooled table is (B or 1, groups, 1).
     """
 
     @staticmethod
@@ -239,7 +239,7 @@ def _pool(table: Tensor, groups: int, across_samples: bool) -> Tensor:
 
 
 def _spread(pooled: Tensor, x: Tensor) -> Tensor:
-    """Return the value of the pool of each sample and channel of `x`, (B, C)."""
+    """Return the pooled value that belongs to each sample and channel of `x`, (B, C)."""
     B, C = x.shape[:2]
     return pooled.expand(B, -1, C // pooled.shape[1]).reshape(B, C)
 

@@ -1,11 +1,12 @@
 """A convolution that computes while its halo is exchanged (docs/decisions/013-overlap-channels-automatic-mesh.md).
 
-The forward pass convolves the whole window with zeros in the halo, and repeats the few outputs that depend on the halo,
-the rim, when it has arrived. The backward pass first computes and sends the gradient of the halo; the gradients of the
-own cells and of the weights follow during the transfer. The messages are those of `Exchange`.
+The forward pass convolves the whole window with zeros in the halo. When the halo has arrived, it computes the rim
+again, the few outputs that depend on the halo. The backward pass first computes and sends the gradient of the halo; the
+gradients of this rank's cells and of the weights follow during the transfer. The messages are the same as in
+`Exchange`.
 
 Both passes are operators of a PyTorch library with one exchange each, as in `Exchange`. So a rank that overlaps can
-exchange halos with a rank that does not, because most of its tile is rim.
+exchange halos with a rank that does not overlap because most of its tile is rim.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ WORTHWHILE = {"cpu": 3e8, "cuda": 3e10}
 def overlapping_work(exchange: Exchange | None, weight: Tensor, stride: int) -> int:
     """Return the multiply-adds per sample of a convolution that can overlap with its halo exchange, else 0.
 
-    A convolution cannot if nothing is sent or received, or if it would compute more than a tenth of its outputs twice.
+    A convolution cannot overlap if nothing is sent or received, or if it would compute more than a tenth of its outputs
+    twice.
     """
     if exchange is None or not (exchange.plan.cells_sent or sum(exchange.plan.receives)):
         return 0
@@ -203,7 +205,7 @@ def rim(plan: HaloPlan, kernel: int, stride: int) -> list[Rectangle]:
 def _own_rectangle(plan: HaloPlan) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the largest rectangle of the window without cells of other ranks, as (top, bottom), (left, right).
 
-    It is the rectangle that window and tile share, extended by the sides that the own tile fills: across a pole, or
+    It is the rectangle that window and tile share, extended by the sides that this rank's tile fills: across a pole, or
     around the globe where the tile has all longitudes.
     """
     foreign = np.zeros(plan.shape, bool)

@@ -23,7 +23,7 @@ from models.parallel.memory_format import empty_field
 
 
 class HaloPad(nn.Module):
-    """Pad the own tile (..., H, W) to the window (..., h, w) of a layer, with the halo from other ranks.
+    """Pad this rank's tile (..., H, W) to the window (..., h, w) of a layer, with the halo from other ranks.
 
     `rows` and `columns` are the intervals of the globe that each tile row and tile column needs. With `beyond_zero`,
     cells beyond the edges are zero: beyond both poles, and beyond all four edges of an area.
@@ -54,7 +54,7 @@ class HaloPad(nn.Module):
         self.beyond_zero = beyond_zero
         whole = (rows[0][0], rows[-1][1]), (columns[0][0], columns[-1][1])
         self._globe = None if self.exchange or beyond_zero else GlobeWindow(self.domain.grid, *whole)
-        # Equal on all ranks, so that models match; not saved.
+        # The buffer is equal on all ranks, so that models match; it is not saved.
         changes = -1 in parity and not beyond_zero
         self.register_buffer("parity", torch.tensor(parity).float() if changes else None, persistent=False)
         top, bottom = rows[self.domain.rank // self.domain.tiles[1]]
@@ -62,10 +62,10 @@ class HaloPad(nn.Module):
         self.changed = tuple(
             width if changes and self.domain.grid.across_pole(end) is not None else 0 for end, width in reach.items()
         )
-        """Numbers of rows of the own window beyond the north and beyond the south pole that change sign."""
+        """Numbers of rows of the window beyond the north and beyond the south pole that change sign."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tile (..., H, W) to window (..., h, w); with `parity` the third axis from the end is the channel."""
+        """Map a tile (..., H, W) to its window (..., h, w); with `parity`, a tile is (..., C, H, W)."""
         if self._globe and not torch.compiler.is_compiling():
             return self._globe(x, self.parity)
         window = self._seen(x)
@@ -123,7 +123,7 @@ class GlobeWindow:
                 flipped = tuple(axis for axis, part in ((-2, row), (-1, source)) if part[1] < 0)
                 cells = _covered(row), _covered(source)
                 self.patches.append(Patch((place, where), cells, flipped, beyond))
-        # The largest is copied first, in place of zeros, if it is the whole field.
+        # The largest patch comes first: if it is the whole field, its copy replaces zeros.
         self.patches.sort(key=lambda patch: -_area(patch.window))
 
     def __call__(self, x: Tensor, parity: Tensor | None = None) -> Tensor:

@@ -37,7 +37,7 @@ class Patches(nn.Module):
         self.window = HaloPad(domain, _cells(rows, size), _cells(columns, size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, C, H, W) to (B, own patches, C size size), patches row by row, channels first within each."""
+        """Map (B, C, H, W) to (B, this rank's patches, C size size), patches row by row, channels first within each."""
         x, size = self.window(x), self._size
         B, C, h, w = x.shape
         x = x.reshape(B, C, h // size, size, w // size, size)

@@ -125,7 +125,7 @@ class _Interpolated(torch.autograd.Function):
         shares, first, (h, w) = ctx.options
         # Fine points before the first coarse point that has a share in them.
         before = [part + 1 if shares == LINEAR_SHARES else 3 - part for part in first]
-        # A convolution has as many zeros after the field as before it. Where these are too few, there are two more.
+        # A convolution adds as many zeros after the field as before it. Where these are too few, two more are added.
         more = [
             (fine + 2 * zeros - len(shares)) // 2 + 1 < length
             for fine, zeros, length in zip(gradient.shape[-2:], before, (h, w), strict=True)
@@ -144,7 +144,7 @@ def _every_second(x: Tensor, shares: tuple[float, ...], padding: Sequence[int]) 
 
 
 class _Pool(nn.Module):
-    """Base class: reads `kernel` x `kernel` fine cells around each coarse one, for an even kernel one more after it."""
+    """Base of pooling over `kernel` x `kernel` fine cells around each coarse cell; if even, one more lies after it."""
 
     def __init__(self, grid: Grid | Domain, kernel: int = 2) -> None:
         super().__init__()

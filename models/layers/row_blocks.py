@@ -1,8 +1,8 @@
 """A residual block computed for a few rows of the batch at a time, which keeps little for the backward pass.
 
-Of every row only the inputs of the block and the results of its two convolutions are kept. Joined and interpolated
-maps, windows, norms and activations hold most of the memory and take little time: the backward pass computes them
-again, for a few rows at a time (docs/decisions/014-layers.md).
+For every row of the batch, only the inputs of the block and the results of its two convolutions are kept. Joined and
+interpolated maps, windows, norms and activations hold most of the memory and take little time: the backward pass
+computes them again, for a few rows at a time (docs/decisions/014-layers.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMBERS_AT_ONCE = 1 << 22
 
 
 class BlockWeights(NamedTuple):
-    """Parameters of a residual block: two convolutions, each with a norm after it, and that of the skip connection."""
+    """Parameters of a residual block: two convolutions, each with a norm after it, and the skip connection."""
 
     first: Tensor
     first_bias: Tensor
@@ -44,8 +44,8 @@ class BlockWeights(NamedTuple):
 class RowBlock:
     """A residual block on the maps (B M, C, H, W) that `source` computes from the block's inputs.
 
-    `windows` are those of the two convolutions, `size` is the number of rows that are computed at once, and `members`
-    is the number of consecutive rows that belong to one forecast.
+    `windows` are the windows of the two convolutions, `size` is the number of rows of the batch that are computed at
+    once, and `members` is the number of consecutive rows that belong to one forecast.
     """
 
     source: Callable[..., Tensor]
@@ -58,8 +58,8 @@ class RowBlock:
     ) -> Tensor:
         """Return a(second(kept · a(first(z)))) + skip(z) for the maps z, where a is GELU of the norm.
 
-        `kept` (B M, C, 1, 1) are the factors of dropout, None without. The maps `shared` (B, C, H, W), none or two, are
-        added to the first convolution and to the skip connection of all members of a forecast.
+        `kept` (B M, C, 1, 1) are the factors of dropout, or None without dropout. The maps `shared` (B, C, H, W), none
+        or two, are added to the first convolution and to the skip connection of all members of a forecast.
         """
         result: Tensor = _InRows.apply(self, len(inputs), kept, *inputs, *weights, *shared)
         return result

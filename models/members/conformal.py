@@ -61,11 +61,11 @@ from models.engines.engine import Prediction
 CONFORMAL_FORMAT = 1
 BANDS = ("south", "tropics", "north")
 CORE, BELT = (15.0, 25.0), 10.0
-"""Degrees of latitude: the core of the tropics ends at the first, those of north and south begin at the second."""
+"""Degrees of latitude: the core of the tropics ends at `CORE[0]`, the others begin at `CORE[1]`, `BELT` further."""
 LAST_SCORE = 3.0
 """Quantiles of a distribution are read up to this score, levels 0.00135 to 0.99865."""
 _ROUNDING = 1e-9
-"""Of scores: where all quantiles of one half are equal, rounding must not decide between probabilities 0 and 1/2."""
+"""Tolerance of scores: rounding must not choose between probabilities 0 and 1/2 where many quantiles are equal."""
 _SCORES = np.linspace(-LAST_SCORE, LAST_SCORE, 25)
 _TABLE = np.linspace(-8, 8, 8001)
 _LEVELS = np.array([NormalDist().cdf(z) for z in _TABLE.tolist()])
@@ -155,7 +155,7 @@ def coverage_bound(largest: float, step: float, delay: int, count: int, end: boo
 
 
 def move(z: np.ndarray | float, nominal: np.ndarray, moved: np.ndarray) -> np.ndarray:
-    """Return the issued scores of nominal ones: piecewise linear through the pairs of `nominal` (3,) and `moved`.
+    """Return issued scores for nominal scores: piecewise linear through the pairs of `nominal` (3,) and `moved`.
 
     `moved` (3, ...) are ordered. The outer pieces continue beyond the ends.
     """
@@ -166,7 +166,7 @@ def move(z: np.ndarray | float, nominal: np.ndarray, moved: np.ndarray) -> np.nd
 
 
 def move_back(z: np.ndarray, nominal: np.ndarray, moved: np.ndarray) -> np.ndarray:
-    """Return the nominal scores of issued ones, the inverse of `move`; the highest of several."""
+    """Return nominal scores for issued scores, the inverse of `move`; of several, the highest."""
     low, median, high = moved
     upper = z >= median - _ROUNDING
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -196,7 +196,7 @@ def value_at(z: np.ndarray, scores: np.ndarray, values: np.ndarray, spread: np.n
 
 
 def continued_to(low: np.ndarray, scores: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return `values` (N, ...), the last one at the bound `low` moved down to the line of the two next ones.
+    """Return `values` (N, ...); the last one at the bound `low` is moved down to the line through the next two.
 
     >>> continued_to(np.array(0.0), np.arange(4.0), np.array([0.0, 0.0, 1.0, 3.0])).tolist()
     [0.0, -1.0, 1.0, 3.0]
@@ -316,11 +316,11 @@ class ConformalLayer:
 
 
 class ConformalPrediction:
-    """A prediction whose quantiles are those of `inner` at moved levels.
+    """A prediction with the quantiles of `inner` at moved levels.
 
-    `nominal` (3,) are scores, `moved` (3, T, h, w) their ordered issued values, and `bounds` those of the T targets.
-    Between 25 quantiles of `inner`, at equal distances of the score, values are linear in the score, which is exact for
-    normal distributions, also for those that are censored at a bound.
+    `nominal` (3,) are scores, `moved` (3, T, h, w) the ordered scores that are issued for them, and `bounds` the
+    physical bounds of the T targets. Values are linear in the score between 25 quantiles of `inner` with equidistant
+    scores. This is exact for normal distributions, also if they are censored at a bound.
     """
 
     def __init__(self, inner: Prediction, nominal: np.ndarray, moved: np.ndarray, bounds: Sequence[Bounds]) -> None:
@@ -332,7 +332,7 @@ class ConformalPrediction:
         if inner.members is not None and len(inner.members) > 1:
             self._scores = hazen_scores(len(inner.members))
             self._values = np.sort(np.asarray(inner.members, float), axis=0)
-            if inner.unchanged is not None:  # the members of a model are not the raw ones that it keeps there
+            if inner.unchanged is not None:  # there `inner` is the raw ensemble, not the model's members
                 kept = inner.quantiles(normal_levels(self._scores))
                 self._values = np.where(inner.unchanged, kept, self._values)
         else:

@@ -20,9 +20,10 @@ from models.parallel.domain import Domain
 
 @dataclass(frozen=True)
 class CellNames:
-    """Seed, start (seconds since 1970) and lead time of a forecast, and its tile: the names of its random numbers.
+    """The seed, start (seconds since 1970), lead time and tile that name the random numbers of a forecast.
 
-    Names are hashed, because a random generator would have to draw the whole globe on every rank.
+    The random numbers are hashes of their names, because a random generator would have to draw the whole globe on every
+    rank.
     """
 
     seed: int
@@ -31,7 +32,7 @@ class CellNames:
     domain: Domain
 
     def draws(self, cells: np.ndarray, target: int, M: int) -> np.ndarray:
-        """Return random uint64 numbers (M, n) for a target at the positions (n,) of cells in the own tile."""
+        """Return random uint64 numbers (M, n) for a target at the positions (n,) of cells in this rank's tile."""
         rows, columns = self.domain.tile
         row, column = np.divmod(cells, columns.stop - columns.start)
         cell = (row + rows.start) * self.domain.shape[1] + column + columns.start
@@ -72,7 +73,7 @@ def _with_copies(order: np.ndarray, M: int, count: int, names: CellNames) -> np.
 def couple(values: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Give the sorted `values` (M, T, h, w) to members: the k-th lowest member of `order` (T, N, M) gets the k-th.
 
-    Returns the members; their memory is that of `values` if these are contiguous.
+    Returns the members, which share the memory of `values` if it is contiguous.
     """
     M, T = values.shape[:2]
     flat = np.ascontiguousarray(values).reshape(M, T, -1)

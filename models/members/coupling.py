@@ -30,7 +30,7 @@ def written_members(
 ) -> Ensemble:
     """Return the members that `correct` writes for a batch: (M, B, T, H, W) in physical units, with M as in `sample`.
 
-    `distribution` is a model's forecast of the targets for `sample`, over (B, T, H, W); with a `Domain`, of the own
+    `distribution` is a model's forecast of the targets for `sample`, over (B, T, H, W); with a `Domain`, of this rank's
     tile. The members get its `member_values` in the rank order of the raw members. Equal raw members are ordered by
     random numbers that depend on `seed`, start, lead time, target and cell only, so they are the same on any mesh and
     in any run. Where a raw member of a target is missing, the raw members are returned.
@@ -54,8 +54,8 @@ def member_values(distribution: Distribution, task: Task, M: int, quantile_level
     """Return the values of `written_members` from the lowest to the highest, (M, B, T, H, W).
 
     They are the quantiles at `QUANTILE_LEVELS`, within the targets' physical bounds. If the distribution is an ensemble
-    of M members, they are its members. Scores of single values need only these, because they do not depend on which
-    member has which value.
+    of M members, they are its members. Scores of single cells need no more than these values, because such scores do
+    not depend on which member has which value.
     """
     check_choice("quantile_levels", quantile_levels, QUANTILE_LEVELS)
 

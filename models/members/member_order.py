@@ -32,7 +32,7 @@ def member_order(values: np.ndarray, draws: Callable[[np.ndarray], np.ndarray]) 
     """Return the members (N, M) of each cell from the lowest to the highest of `values`, (M, N) in double precision.
 
     A missing value (NaN) is above all others. Equal values are ordered by the random numbers `draws(cells)`, (M, n)
-    uint64 for the positions (n,) of cells; they are compared as signed numbers.
+    uint64 for the positions (n,) of cells; the draws are compared as signed numbers.
 
     The M members of a cell are sorted as integers whose last bits are the number of the member: NumPy sorts integers
     faster than it finds the order of floats (`benchmarks/member_sort.py`). Cells where two members agree in all other
@@ -83,7 +83,7 @@ def _sorted_with_members(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
 def _exact_order(values: np.ndarray, by_value: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Return the order of the members (n, M) of each row by value, then by draw.
 
-    `by_value` is their order by value, except where values that differ in their last bits only have changed places.
+    `by_value` is their order by value, but members whose values differ in the last bits only may be exchanged in it.
     """
     ordered = np.take_along_axis(values, by_value, 1)
     wrong = np.flatnonzero((ordered[:, 1:] < ordered[:, :-1]).any(1))

@@ -56,7 +56,7 @@ def corrected_members(
     options: CorrectionOptions,
     history: PastAnalyses | None = None,
 ) -> np.ndarray:
-    """Return the corrected members (`member_count`, T, h, w) of a forecast on the own tile.
+    """Return the corrected members (`member_count`, T, h, w) of a forecast on this rank's tile.
 
     `mask` (T, h, w) is True where all raw members of a target have a value. `history` is the template of `schaake`.
     """
@@ -82,7 +82,7 @@ def corrected_members(
         if options.members == "schaake":
             assert history is not None
             past = template_order(history.template(forecast.init_time, forecast.lead_time, count, domain), names)
-            # Raw members, in cells that keep them, remain in their own order.
+            # In cells that keep the raw members, these remain in their own order.
             kept = prediction.unchanged
             order = past if kept is None else np.where(kept.reshape(len(kept), -1, 1), order, past)
         members = values if options.members == "quantiles" else couple(values, order)
@@ -105,7 +105,7 @@ def clip_to_bounds(fields: np.ndarray, targets: tuple[Variable, ...]) -> None:
 
 
 def _values(prediction: Prediction, raw: np.ndarray, options: CorrectionOptions, names: CellNames) -> np.ndarray:
-    """Return the values of the members from the lowest to the highest, (M, T, h, w); `raw` are the sorted raw ones."""
+    """Return the values of the members from lowest to highest, (M, T, h, w); `raw` has the sorted raw members."""
     M = len(raw)
     if options.members == "ecc-t":
         return _values_at_deviations(prediction, raw)
@@ -142,7 +142,7 @@ def _values_at_deviations(prediction: Prediction, raw: np.ndarray) -> np.ndarray
         equal[1:] = own[1:] == own[:-1]
         equal[:-1] |= equal[1:]
         spread = own.std(0, ddof=1) if M > 1 else np.zeros(own.shape[1])
-        # Rounding can leave a spread beside equal members, whose deviations are not used.
+        # Rounding can leave a spread above 0 for equal members; their deviations are not used.
         z = (own - own.mean(0)) / np.where(spread > 0, spread, 1)
         z = np.where(equal | (M == 1), of_ranks[:, None], z)
         z.sort(axis=0)

@@ -1,9 +1,9 @@
 """Bounds between variables, member by member: the dew point is at most the temperature.
 
 Correctors of two variables do not know each other's members. Where two corrected members contradict each other, the
-dependent variable of the pair, such as the dew point, gets the value of the other. Where only one of them is corrected,
-the raw other one bounds it. Only a total, such as `tp`, is not bounded by its raw parts, because uncorrected drizzle in
-one of them would then remain in the corrected total.
+dependent variable of the pair, such as the dew point, gets the value of the other. Where only one variable of the pair
+is corrected, the raw members of the other bound it. Only a total, such as `tp`, is not bounded by its raw parts,
+because uncorrected drizzle in one of them would then remain in the corrected total.
 
 A variable bounds others after all bounds on it are applied. So chains hold: the snow of 6 h is at most the snow of
 24 h, which is at most the total of 24 h.
@@ -21,8 +21,7 @@ from data_pipeline.task import Variable
 
 
 class MutualBound(NamedTuple):
-    """`dependent` is at most `other`, or at least `other` if not `upper`; `part` if `other` is a total of which it is
-    a part."""
+    """`dependent` is at most `other`, or at least `other` if not `upper`; if `part`, it is part of a total `other`."""
 
     dependent: Variable
     other: Variable
@@ -37,7 +36,7 @@ _PARTS = {("cp", "tp"), ("lsp", "tp"), ("sf", "tp"), ("lcc", "tcc"), ("mcc", "tc
 
 
 def mutual_bounds(variables: Iterable[Variable]) -> list[MutualBound]:
-    """Return the bounds between any two of the variables; all bounds on a variable come before those by it.
+    """Return the bounds between any two of the variables; all bounds on a variable come before the bounds that it sets.
 
     >>> [bound] = mutual_bounds([Variable("2t"), Variable("2d")])
     >>> str(bound.dependent), str(bound.other), bound.upper

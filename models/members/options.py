@@ -32,7 +32,7 @@ class CorrectionOptions:
 
     quantile_levels: str = "hazen"
     seed: int = 0
-    """Of the random numbers that order equal raw members, and of the levels of `ecc-r`."""
+    """Seed of the random numbers that order equal raw members, and of the levels of `ecc-r`."""
     members: str = "ecc-q"
     """One of `MEMBER_METHODS`."""
     member_count: int | None = None
@@ -43,7 +43,7 @@ class CorrectionOptions:
     """The conformal layer of each corrector that has one, by the SHA-256 of the corrector's file."""
 
     template: str = "same"
-    """Of GRIB messages: one of `TEMPLATES`."""
+    """Template of GRIB messages, one of `TEMPLATES`."""
     mark: bool = True
     """Whether headers say that messages are corrected."""
     products: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ from models.parallel.domain import Domain
 SEASON_DAYS = 45
 """The largest difference in the day of the year between a forecast and a chosen past start."""
 OWN_DAYS = 15
-"""Starts that are closer to the forecast are not chosen, because their analyses belong to its own weather."""
+"""Starts within so many days of the forecast are not chosen, because their analyses belong to the same weather."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PastAnalyses:
 
     fields: Fields
     lead_times: tuple[int, ...]
-    """Those of the task; all of them must follow a chosen start."""
+    """Lead times of the task; a chosen start must have analyses at all of them."""
     path: str
 
     @classmethod
@@ -48,7 +48,7 @@ class PastAnalyses:
         return cls(fields, task.lead_times, named)
 
     def template(self, init_time: np.datetime64, lead_time: int, count: int, domain: Domain) -> np.ndarray:
-        """Return the analyses (`count`, T, h, w) at a lead time (hours) after the chosen starts, on the own tile."""
+        """Return the analyses (`count`, T, h, w) at a lead time (hours) after the chosen starts on this rank's tile."""
         starts = self.starts(init_time, count)
         template = np.empty((count, len(self.fields.variables), *domain.own_shape))
         valid = starts + np.timedelta64(lead_time, "h")

@@ -25,9 +25,9 @@ class Product:
     target: int
     text: str
     level: float | None = None
-    """Of a quantile."""
+    """Level of a quantile."""
     threshold: Threshold | None = None
-    """Of a probability, in the units of the target."""
+    """Threshold of a probability, in the units of the target."""
 
 
 def parse_products(texts: Sequence[str], task: Task) -> tuple[Product, ...]:

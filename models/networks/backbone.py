@@ -19,7 +19,7 @@ from models.parallel.domain import Domain
 
 
 class Backbone(Network):
-    """A module (B, F, H, W) to (B, F', H, W), given by `_target_` and arguments in `backbone`, then a linear layer.
+    """A module from (B, F, H, W) to (B, F', H, W), described by the option `backbone`, then a linear layer.
 
     With `backbone: null` the model is a linear regression on the features. The number of features F depends on the
     task: the backbone's argument `inputs_argument` gets it.

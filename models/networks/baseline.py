@@ -29,9 +29,10 @@ from models.statistical.predictors import SMALLEST_SPREAD, spread
 YEAR_GROUPS = 4
 """Groups of training years; EMOS is fitted without each of them."""
 CASES_OF_CLIMATE = 10
-"""Training cases of a cell and lead time from which the climate baseline corrects the raw ensemble there.
+"""Training cases that a cell needs at a lead time before the climate baseline corrects the raw ensemble there.
 
-Three coefficients of a cell need a few cases more; how far they are trusted is fitted over all cells."""
+The three coefficients of a cell need a few more cases than three; how far they are trusted is fitted over all cells.
+"""
 
 BaselineOption = str | dict[str, Any] | None
 """Value of the option `model.baseline`."""
@@ -58,7 +59,7 @@ class Baseline(nn.Module):
         self._targets = list(task.target_channels)
 
     def forward(self, sample: Sample, errors: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean and spread (B, T, H, W); the spread is never zero. `errors` are those of `ErrorClimate`."""
+        """Return mean and spread (B, T, H, W); the spread is never zero. `errors` come from `ErrorClimate`."""
         m, s = self._moments(sample, errors)
         return m, torch.sqrt(s.square() + SMALLEST_SPREAD**2)
 
@@ -83,7 +84,7 @@ class ClimateBaseline(Baseline):
     m + λ b - κ (m - k) and the variance α s² + β R² + γ. All cells share the five `weights`, which are fitted to
     left-out years (`fit_weights`): with few cases λ is small, and for an ensemble without skill κ is one, the
     climatology. So a network need not learn what a mean over past cases shows, and its outputs are in units of the
-    errors to expect. In training the climates are those of the other years. A cell with fewer than `CASES_OF_CLIMATE`
+    expected errors. In training the climates are those of the other years. A cell with fewer than `CASES_OF_CLIMATE`
     cases keeps the raw ensemble.
     """
 
@@ -139,7 +140,7 @@ class ClimateBaseline(Baseline):
         return values + shift - kappa * (values - climate)
 
     def _case(self, sample: Sample, errors: ErrorClimate) -> LeftOutCase:
-        """Return a batch beside the climates of the other years; cells with too few cases have no error."""
+        """Return the errors of a batch and the climates of the other years; cells with too few cases have no error."""
         m, s = super()._moments(sample, None)
         known = self._known(sample) & select_channels(sample.mask, self._targets, 1)
         bias, size = errors(sample, held_out=True).chunk(2, dim=1)

@@ -21,7 +21,7 @@ RAW_WEIGHTS = (0.0, 0.0, 1.0, 0.0, 0.0)
 
 
 class LeftOutCase(NamedTuple):
-    """What left-out years say about a batch, (B, T, H, W) each, in normalised units."""
+    """Errors of a batch, and its climates from a fit without its years, (B, T, H, W) each, in normalised units."""
 
     error: Tensor
     """Truth minus ensemble mean, NaN where one of them is missing."""
@@ -44,13 +44,13 @@ def fit_weights(
 ) -> Tensor:
     """Return λ, κ, α, β and γ for each lead time and target, (5, L, T); all cells share them.
 
-    The corrected mean is m + λ b - κ (m - k). κ is the slope of m - k in a regression of e - b, the error left by the
-    bias, and λ that of b in a regression of e + κ (m - k); both are cut to [0, 1]. One after the other, because truth
-    with a mean of zero in every cell, such as standardised truth, makes b of the other years the exact opposite of a
-    case, and a joint regression useless. The corrected variance is α s² + β R² + γ, with three numbers that are not
-    negative; it minimises the squared departure of the squared error from it, in units of R². Cells are weighted by
-    `area` (H, W). These are stacked regressions (Breiman 1996, doi:10.1007/BF00117832): b, k and R are those of years
-    without the case. `total` adds up the sums of all ranks. Without cases the weights are `RAW_WEIGHTS`.
+    The corrected mean is m + λ b - κ (m - k). κ comes from a regression of b - e, where e - b is the error left by the
+    bias, on m - k. Then λ comes from a regression of e + κ (m - k) on b. Both are cut to [0, 1]. A joint regression
+    would be useless for truth with a mean of zero in every cell, such as standardised truth: there b of the other years
+    is the exact opposite of a case. The corrected variance is α s² + β R² + γ with α, β, γ >= 0, which minimise its
+    squared difference from the squared error, in units of R². Cells are weighted by `area` (H, W). These are stacked
+    regressions (Breiman 1996, doi:10.1007/BF00117832): b, k and R come from years without the case. `total` adds up the
+    sums of all ranks. Without cases the weights are `RAW_WEIGHTS`.
     """
     products, variances = torch.zeros(()), torch.zeros(())
     for batch in batches:
@@ -82,8 +82,8 @@ def fit_weights(
 def least_squares(matrix: Tensor, vector: Tensor) -> Tensor:
     """Return x >= 0, (..., N), with the least x·Ax - 2 b·x for a positive semidefinite A (..., N, N).
 
-    Some least x solves Ax = b for those of its numbers that are not zero, and the columns of these are independent
-    (Lawson and Hanson 1974, chapter 23). So the best solution of all sets of columns is exact, and N is three.
+    Some minimum x solves Ax = b for its entries that are not zero, and their columns are independent (Lawson and Hanson
+    1974, chapter 23). So the best solution over all sets of columns is exact. There are few sets, because N is three.
 
     >>> least_squares(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, -3.0]))
     tensor([0.5000, 0.0000])
@@ -97,7 +97,7 @@ def least_squares(matrix: Tensor, vector: Tensor) -> Tensor:
         x = torch.zeros_like(b)
         x[..., part] = torch.linalg.solve_ex(a[..., part, :][..., part], b[..., part]).result
         value = torch.einsum("...i,...ij,...j->...", x, a, x) - 2 * (b * x).sum(-1)
-        # A singular part has no finite solution, or one that is better by a rounding error.
+        # For a singular part of A, x is not finite, or lower than `least` by a rounding error only.
         better = (x >= 0).all(-1) & (value < least * (1 + 1e-12))
         best, least = x.where(better[..., None], best), value.where(better, least)
     return best / units

@@ -31,9 +31,9 @@ class EnsembleClimate(nn.Module):
         self.without = CrossFitted(self._domain)
 
     def set(self, coefficients: Tensor, ends: Tensor) -> None:
-        """Set the coefficients (F + 1, L, 3, T, h, w) of the own tile: without each fold that `ends` ends, and of all.
+        """Set the coefficients (F + 1, L, 3, T, h, w) on this rank's tile: without each of F folds, then of all years.
 
-        All ranks must call this together.
+        `ends` are the ends of the folds. All ranks must call this together.
         """
         self.coefficients.copy_(assemble(coefficients[-1], self._domain))
         # A copy of the ends: `fitted.safetensors` refuses tensors that share memory with those of `ErrorClimate`.

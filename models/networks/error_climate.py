@@ -78,7 +78,7 @@ class ErrorClimate(nn.Module):
     def forward(self, sample: Sample, held_out: bool | None = None) -> Tensor:
         """Return the expected error and its size, (B, 2T, H, W).
 
-        `held_out`: whether they are those of the other years; None: in training mode.
+        With `held_out` both come from the other years; None stands for the training mode.
         """
         lead = lead_index(sample.lead_time, self._task)
         if (self.training if held_out is None else held_out) and self.without.fitted:

@@ -27,10 +27,10 @@ class Features(nn.Module):
         super().__init__()
         check_integer("model.cell_embedding", cell_embedding, 0)
         self.errors, self._domain, self._leads = ErrorClimate(task, grid), Domain.of(grid), task.lead_times
-        # From the variable's name, not from training data: shapes of a network depend on the task alone.
+        # This follows from the variable's name, not from training data: shapes of a network depend on the task alone.
         self._at_sea = [k for k, channel in enumerate(task.channels) if channel.variable.sea_only]
-        # It starts at zero, all cells alike. The weights that read it are random, so it has a gradient as soon as the
-        # last layer is not zero. A cell without truth stays at zero, the middle of all.
+        # The embedding starts at zero in all cells. The weights that read it are random, so it has a gradient as soon
+        # as the last layer is not zero. A cell without truth keeps zero, close to the mean of all cells.
         self.embedding = nn.Parameter(torch.zeros(cell_embedding, *grid.shape)) if cell_embedding else None
         even = len(task.channels) + len(task.static_names) + 2
         errors = (*(target.parity for target in task.targets), *[1] * len(task.targets))

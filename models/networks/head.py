@@ -40,7 +40,7 @@ def make_head(kind: str, task: Task, grid: Grid | Domain, baseline: BaselineOpti
 
 
 class Head(nn.Module):
-    """Distribution from mean m and spread s of a baseline and `count` network outputs, the same number per target.
+    """Makes a distribution from mean m and spread s of a baseline and `count` network outputs, equally many per target.
 
     Outputs of zero give the baseline, by default the raw ensemble, as a distribution of this kind: training starts
     there.
@@ -48,14 +48,14 @@ class Head(nn.Module):
 
     def __init__(self, task: Task, maps: int, baseline: Baseline | None = None) -> None:
         super().__init__()
-        # Called `start` in corrector files.
+        # Corrector files call the baseline `start`.
         self.start, self._maps = baseline or Baseline(task), maps
         self.count = maps * len(task.targets)
 
     def forward(self, output: Tensor, sample: Sample, errors: Tensor | None = None) -> Distribution:
         """Return the distribution over (B, T, H, W) for network output (B, count, H, W).
 
-        `errors` (B, 2T, H, W) are those of `ErrorClimate`, which the baseline `climate` needs.
+        `errors` (B, 2T, H, W) come from `ErrorClimate`; the baseline `climate` needs them.
         """
         # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
@@ -149,9 +149,9 @@ class GammaHead(Head):
 class BernsteinHead(Head):
     """Coefficients α of a quantile function of degree d (Bremnes 2020, doi:10.1175/MWR-D-19-0227.1).
 
-    Their mean, which is the mean of the distribution, is m + s o₀. Differences of successive coefficients are
-    s ζ_k exp(o_k) > 0, so that quantiles do not cross. The ζ are those of a quantile function near the standard normal
-    one. The support is bounded; for d = 12 and outputs of zero it ends 2.4 s from the mean.
+    The mean of the coefficients, which is the mean of the distribution, is m + s o₀. Differences of successive
+    coefficients are s ζ_k exp(o_k) > 0, so that quantiles do not cross. The ζ belong to a quantile function near the
+    standard normal one. The support is bounded; for d = 12 and outputs of zero it ends 2.4 s from the mean.
     """
 
     steps: Tensor
@@ -190,7 +190,7 @@ class LowerBound(nn.Module):
         self.value.copy_(assemble((bound - location) / scale, self._domain))
 
     def forward(self) -> Tensor:
-        """Return the bounds (T, H, W) of the own tile."""
+        """Return the bounds (T, H, W) of this rank's tile."""
         return self._domain.cut(self.value)
 
 

@@ -81,7 +81,7 @@ class Transformer(nn.Module):
         # Without attention, drop mean and log spread of the inputs, the first features.
         inputs = len(task.channels)
         seen = self.features.parity[0 if member_attention else 2 * inputs :]
-        # The convolutions do not read the numbers of cells.
+        # The convolutions do not read the cell embedding.
         parity = seen[: len(seen) - learnt]
         self.stem = make_stem(len(parity), stem_width)
         options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture, "recompute": True}

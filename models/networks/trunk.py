@@ -95,7 +95,7 @@ class ResidualBlock(nn.Module):
     def _keeps_little(self, x: Tensor) -> bool:
         """Return whether a training step computes the rows of `x` in turn: on CPUs, where maps are large."""
         weight = self.skip.weight
-        # First, because a compiler would be bound to the number of rows.
+        # Checked first, because compiled code would be bound to the number of rows.
         if not self._has_rows or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return False
         cpu = x.device.type == "cpu" and x.dtype == weight.dtype and not torch.is_autocast_enabled("cpu")
@@ -202,7 +202,7 @@ class Trunk(nn.Module):
         )
 
     def forward(self, x: Tensor, M: int = 1, shared: Tensor | None = None) -> Tensor:
-        """(B M, inputs, H, W), without the maps `shared` (B, C, H, W), to (B M, width, H, W).
+        """Map (B M, inputs, H, W), without the maps `shared` (B, C, H, W), to (B M, width, H, W).
 
         The M members of a forecast are consecutive rows.
         """

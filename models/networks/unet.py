@@ -25,8 +25,8 @@ from models.parallel.domain import Domain
 class UNet(Network):
     """`depth` halvings of the resolution, `width` channels at the finest level, twice as many at each coarser one.
 
-    With many features, most weights would be those of the first convolution. With `stem_width` it reads so many linear
-    combinations of the features instead, after a GELU.
+    With many features, most weights would be those of the first convolution. With `stem_width`, this convolution reads
+    so many linear combinations of the features instead, after a GELU.
 
     `cell_width` > 0 adds a second path to the last layer: two hidden layers of so many units that see each cell by
     itself, as in the MLP. Formulas of neighbouring cells are features already, so this path needs few forecasts to
@@ -34,8 +34,8 @@ class UNet(Network):
     network like this).
 
     `cell_embedding` is the number of learnt numbers of every cell, 0 for none. The path of single cells reads them;
-    without it, they correct the last maps (`CellEmbedding`). With `mixture`, the options of `Mixing`, the convolutions
-    at the finest resolution are mixtures of experts.
+    without this path, they correct the last maps (`CellEmbedding`). With `mixture`, the options of `Mixing`, the
+    convolutions at the finest resolution are mixtures of experts.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class UNet(Network):
     ) -> None:
         super().__init__(task, grid, head, baseline, cell_embedding if cell_width else 0)
         check_integer("model.cell_width", cell_width, 0)
-        # The convolutions do not read the numbers of cells.
+        # The convolutions do not read the cell embedding.
         self._seen = self.features.count - (cell_embedding if cell_width else 0)
         parity = self.features.parity[: self._seen]
         self.stem = make_stem(self._seen, stem_width)

@@ -40,8 +40,9 @@ class ChannelAxis:
 class Domain:
     """`grid` in tiles: rank r of `group` has tile row r // n and tile column r % n, of n tile columns.
 
-    `rank` is the own rank. `grid` is the whole globe. `everyone` is the group of all ranks that step together, also
-    those with the same tile of other samples. With a `channel_axis`, wide layers divide channels instead of rows.
+    `rank` is the rank of this process. `grid` is the whole globe. `everyone` is the group of all ranks that step
+    together, also those with the same tile of other samples. With a `channel_axis`, wide layers divide channels instead
+    of rows.
 
     >>> Domain.split(Grid.regular(5, 8), bands=2, sectors=2, rank=3).tile
     (slice(2, 5, None), slice(4, 8, None))
@@ -100,12 +101,12 @@ class Domain:
 
     @property
     def tile(self) -> tuple[slice, slice]:
-        """Rows and columns of the own tile: `field[..., *domain.tile]` of a field on the whole grid."""
+        """Rows and columns of this rank's tile: `field[..., *domain.tile]` of a field on the whole grid."""
         return self.tile_of(self.rank)
 
     @property
     def own_shape(self) -> tuple[int, int]:
-        """Rows and columns of the own tile."""
+        """Rows and columns of this rank's tile."""
         rows, columns = self.tile
         return rows.stop - rows.start, columns.stop - columns.start
 
@@ -125,7 +126,7 @@ class Domain:
         return slice(*self.row_cuts[i : i + 2]), slice(*self.column_cuts[j : j + 2])
 
     def cut(self, field: Field) -> Field:
-        """Return the own tile of a field (..., H, W) on the whole grid."""
+        """Return this rank's tile of a field (..., H, W) on the whole grid."""
         return field[..., self.tile[0], self.tile[1]] if self.ranks > 1 else field
 
     def join(self, tiles: Sequence[np.ndarray]) -> np.ndarray:
@@ -143,7 +144,7 @@ class Domain:
 
     @property
     def channel_rank(self) -> int:
-        """Number of the own rank among those of its channel axis."""
+        """Number of this rank among the ranks of its channel axis."""
         return self.rank // self.tiles[1] % (self.channel_axis.ranks if self.channel_axis else 1)
 
     def merge(self) -> Domain:
@@ -178,7 +179,7 @@ class Domain:
         return even_cuts(channels, ranks)
 
     def own_channels(self, channels: int) -> slice:
-        """Return which of `channels` the own rank has in wide layers."""
+        """Return which of `channels` this rank has in wide layers."""
         cuts = self.channel_cuts(channels)
         return slice(*cuts[self.channel_rank : self.channel_rank + 2])
 

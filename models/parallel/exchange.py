@@ -54,12 +54,12 @@ class Exchange:
         EXCHANGES[self.number] = self
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the own window (..., h, w) of a field, from the own tile (..., H, W)."""
+        """Return this rank's window (..., h, w) of a field, from its tile (..., H, W)."""
         self.check(x)
         return _fetch(to_compute_dtype(x), self.number)
 
     def check(self, x: Tensor) -> None:
-        """Raise ValueError for a field whose shape is not that of the own tile."""
+        """Raise ValueError for a field whose shape is not that of this rank's tile."""
         if x.shape[-2:] != self.domain.own_shape:
             raise ValueError(
                 f"rank {self.domain.rank} of {self.domain.ranks} has a field of {tuple(x.shape[-2:])} cells where its "
@@ -74,7 +74,7 @@ class Exchange:
         return Swap(parcels, places, self.group, "halo")
 
     def begin(self, x: Tensor) -> Tensor:
-        """Return the own window with the cells of the tile `x`; cells of other ranks are uninitialised."""
+        """Return this rank's window with the cells of the tile `x`; cells of other ranks are uninitialised."""
         plan, index = self.plan, self.indices(x.device)
         window = empty_field(x, *plan.shape)
         if not plan.fully_covered:
@@ -96,7 +96,7 @@ class Exchange:
         return Swap(foreign.split(self.plan.receives, -1), places, self.group, "halo gradient")
 
     def begin_back(self, gradient: Tensor) -> Tensor:
-        """Return the part of the own tile's gradient that comes from the gradient of the own window."""
+        """Return the part of the gradient of this rank's tile that comes from the gradient of its window."""
         plan, index = self.plan, self.indices(gradient.device)
         whole = all(part == slice(0, size) for part, size in zip(plan.tile, self.domain.own_shape, strict=True))
         tile = empty_field(gradient, *self.domain.own_shape)

@@ -1,6 +1,6 @@
 """Halo: which cells of other ranks a rank needs around its tile, which rank has them, and where they go.
 
-A *window* is the own tile with its halo. Every rank computes the plans of all ranks, so that ranks need not send
+A *window* is a rank's tile with its halo. Every rank computes the plans of all ranks, so that ranks need not send
 requests. Each cell is sent once to each rank that needs it, which is the smallest possible traffic.
 """
 
@@ -21,12 +21,12 @@ Intervals = tuple[Interval, ...]
 """The interval that each tile along an axis needs."""
 
 ZERO_CELL = -1
-"""In place of a cell's index: the cell is zero by definition."""
+"""Stands for a cell's index where the cell is zero by definition."""
 
 
 @dataclass(frozen=True, eq=False)
 class HaloPlan:
-    """How to assemble the own window (h, w) from the own tile and from cells of other ranks.
+    """How to assemble this rank's window (h, w) from its tile and from cells of other ranks.
 
     `window` and `tile` are the rectangle that both share, in the coordinates of each. Cell `own_to[k]` of the flattened
     window is cell `own_from[k]` of the flattened tile. Cell `foreign_to[k]` is cell `foreign_from[k]` of the received
@@ -50,13 +50,13 @@ class HaloPlan:
 
     @property
     def cells_sent(self) -> int:
-        """Number of cells that the own rank sends."""
+        """Number of cells that this rank sends."""
         return sum(map(len, self.sends))
 
 
 @lru_cache(maxsize=512)
 def plan_halo(domain: Domain, windows: tuple[Intervals, Intervals], beyond_zero: bool = False) -> HaloPlan:
-    """Return the own rank's plan for `windows`: the rows that each tile row needs, the columns of each tile column.
+    """Return this rank's plan for `windows`: the rows that each tile row needs, the columns of each tile column.
 
     Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero; a periodic grid has no
     edge in longitude.

@@ -26,8 +26,8 @@ def own_address(towards: str) -> str:
 def interface_towards(host: str) -> str | None:
     """Return the name of the interface that leads to the machine `host`; None where it is unknown.
 
-    Without this name gloo listens at the address of the own host name, which is a loopback address on machines whose
-    `/etc/hosts` lists the name, as Debian's installer writes it. Ranks on other machines then cannot connect.
+    Without this name gloo listens at the address of this machine's host name, which is a loopback address on machines
+    whose `/etc/hosts` lists the name, as Debian's installer writes it. Ranks on other machines then cannot connect.
     """
     address = own_address(host)
     return None if address.startswith("127.") else _interface_of(address)

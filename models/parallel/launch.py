@@ -53,7 +53,7 @@ def launch(ranks: int) -> NoReturn:
         rank, number = killed[0]
         advice = "if memory was short, use more ranks or smaller batches"
         if number == signal.SIGABRT:
-            # Threads of NCCL end their process so when a message fails and no Python code waits for it.
+            # Threads of NCCL end their process by SIGABRT when a message fails and no Python code waits for it.
             advice = "a library ended it, as NCCL does when another rank is lost; its own error is above"
         print(
             f"error: rank {rank} of {ranks} was killed by signal {number} ({signal.strsignal(number)}); "
@@ -80,7 +80,7 @@ def watch_launcher() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
-    # Not before: PyTorch tries for five minutes to reach a launcher that has ended.
+    # This comes after the watch: PyTorch tries for five minutes to reach a launcher that has ended.
     if os.environ["RANK"] == "0":
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         dist.TCPStore(address, port, wait_for_workers=False).set(PROGRESS_SHOWN, "")

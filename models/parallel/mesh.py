@@ -1,7 +1,7 @@
 """Mesh: the ranks of a run, `data` times `bands` times `sectors` of them.
 
     with join_mesh(cfg.mesh) as mesh:
-        domain = mesh.domain(grid)             # a model built on it works on the own tile
+        domain = mesh.domain(grid)             # a model built on it works on this rank's tile
         corrector = mesh.run_on_first(make)    # on the first rank; all ranks get the result
 
 Ranks with the same tile of different samples form the data axis; ranks with different tiles of the same samples form
@@ -49,7 +49,7 @@ raise too, but every exchange would wait for the GPU.
 
 @dataclass(frozen=True)
 class Mesh:
-    """The own rank among the ranks of a run: it has tile `rank % tiles` of the samples of data rank `rank // tiles`."""
+    """This rank among the ranks of a run: it has tile `rank % tiles` of the samples of data rank `rank // tiles`."""
 
     data: int = 1
     bands: int = 1
@@ -91,12 +91,12 @@ class Mesh:
 
     @property
     def data_rank(self) -> int:
-        """Index of the own share of the samples."""
+        """Index of this rank's share of the samples."""
         return self.rank // self.tiles
 
     @property
     def spatial_rank(self) -> int:
-        """Index of the own tile."""
+        """Index of this rank's tile."""
         return self.rank % self.tiles
 
     @property
@@ -128,11 +128,11 @@ class Mesh:
         return self._sum_over(self.everyone, x)
 
     def sum_of_tiles(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks that share the own samples, without gradient."""
+        """Return the sum of `x` over the ranks that share this rank's samples, without gradient."""
         return self._sum_over(self.spatial, x)
 
     def sum_of_data(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks that have the own tile, without gradient."""
+        """Return the sum of `x` over the ranks that have this rank's tile, without gradient."""
         return self._sum_over(self.alongside, x)
 
     def broadcast(self, value: Any) -> Any:
@@ -187,7 +187,7 @@ class Mesh:
         return result  # None only where `function` returns it
 
     def run_on_all(self, function: Callable[[], Result]) -> Result:
-        """Call `function` on every rank and return the own result; raise the InputError of any rank on all."""
+        """Call `function` on every rank and return this rank's result; raise the InputError of any rank on all."""
         result: Any = None
         error: InputError | None = None
         try:

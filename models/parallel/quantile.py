@@ -36,7 +36,7 @@ def _quantile(x: Tensor, share: float, values: int, group: str) -> Tensor:
         parted = torch.from_numpy(np.partition(x.numpy(), at, axis=1)) if x.device.type == "cpu" else x.sort(1).values
         return torch.lerp(parted[:, at], parted[:, min(at + 1, values - 1) :].amin(1), position - at)
     bits = x.view(torch.int32)
-    # The number of values with the same leading digits before the lower, and before the upper, of the two.
+    # For the lower and the upper neighbour: how many values with the same leading digits come before it.
     before = (torch.arange(2, device=x.device) + at).clamp(max=values - 1).repeat(len(x), 1)
     found = torch.zeros_like(before, dtype=torch.int32)
     for first, size in DIGITS:

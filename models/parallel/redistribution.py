@@ -18,26 +18,26 @@ from models.parallel.domain import ChannelAxis, Cuts, Domain
 from models.parallel.exchange import Swap, to_compute_dtype
 
 NOWHERE, CHANNELS, ROWS = 0, 1, 2
-"""Axes of (B, C, H, W). To split nowhere is to send all to every rank, to join nowhere is to add."""
+"""Axes of (B, C, H, W). Splitting `NOWHERE` sends all to every rank, joining `NOWHERE` adds."""
 
 
 def merge_tiles(x: Tensor, domain: Domain) -> Tensor:
-    """Return (B, C, merged tile) from (B, C, own tile)."""
+    """Return (B, C, merged tile) from (B, C, tile)."""
     return _move(x, domain, NOWHERE, (), ROWS, domain.merged_rows())
 
 
 def divide_channels(x: Tensor, domain: Domain) -> Tensor:
-    """Return (B, own channels, merged tile) from (B, C, own tile)."""
+    """Return (B, this rank's channels, merged tile) from (B, C, tile)."""
     return _move(x, domain, CHANNELS, domain.channel_cuts(x.shape[1]), ROWS, domain.merged_rows())
 
 
 def sum_channels(x: Tensor, domain: Domain) -> Tensor:
-    """Return (B, own channels, merged tile) of the sum over the ranks of `x` (B, C, merged tile)."""
+    """Return (B, this rank's channels, merged tile) of the sum over the ranks of `x` (B, C, merged tile)."""
     return _move(x, domain, CHANNELS, domain.channel_cuts(x.shape[1]), NOWHERE, ())
 
 
 def sum_tiles(x: Tensor, domain: Domain) -> Tensor:
-    """Return (B, C, own tile) of the sum over the ranks of `x` (B, C, merged tile)."""
+    """Return (B, C, tile) of the sum over the ranks of `x` (B, C, merged tile)."""
     return _move(x, domain, ROWS, domain.merged_rows(), NOWHERE, ())
 
 
@@ -66,7 +66,7 @@ def _redistribute(
     received[rank] = own
     if join:
         return torch.cat(received, join)
-    # In the order of the ranks, so that a sum does not depend on the order of arrival.
+    # Tensors are added in the order of the ranks, so that a sum does not depend on the order of arrival.
     total = received[0] + received[1]
     for piece in received[2:]:
         total += piece

@@ -12,7 +12,7 @@ _Result = TypeVar("_Result")
 
 
 class Processes(Protocol):
-    """What `correct` needs of a mesh; `models.parallel.mesh.Mesh` has all of it."""
+    """The part of a mesh that `correct` needs; `models.parallel.mesh.Mesh` has all of it."""
 
     @property
     def data(self) -> int:
@@ -47,7 +47,7 @@ class Processes(Protocol):
         """Call `function` on the first rank; return its result, or raise its InputError, on all ranks."""
 
     def run_on_all(self, function: Callable[[], _Result]) -> _Result:
-        """Call `function` on every rank and return the own result; raise the InputError of any rank on all."""
+        """Call `function` on every rank and return this rank's result; raise the InputError of any rank on all."""
 
 
 class SingleProcess:

@@ -17,9 +17,9 @@ MonthOfMeans = tuple[int, float, float, float, float]
 EXTREME_MARGIN = 0.5
 """An ensemble mean may lie beyond the extremes of training by this part of their difference."""
 BOUNDED_MARGIN = 1.0
-"""The same for a channel near a physical bound, such as precipitation, whose extremes have long tails."""
+"""`EXTREME_MARGIN` of a channel near a physical bound, such as precipitation, whose extremes have long tails."""
 MEAN_MARGIN = 4.0
-"""A mean over the grid may lie beyond those of its season in training by so many of their standard deviations."""
+"""A mean over the grid may lie so many standard deviations beyond the extreme means of its season in training."""
 GREATEST_SPREAD_RATIO = 4.0
 """A spread may be so many times smaller or greater than all spreads in training."""
 FEW_SAMPLES = 20
@@ -64,7 +64,7 @@ class ChannelRange:
         return count, mean, variance**0.5, min(low for *_, low, _ in near), max(high for *_, high in near)
 
     def problem(self, name: str, found: ChannelSummary, month: int, bounded: bool, members: int) -> Problem | None:
-        """Return what is wrong with a forecast of this channel, called `name`; None if nothing is."""
+        """Return the problem of a forecast of this channel, called `name`; None if there is none."""
         if np.isnan(found.mean):
             return None
         width = self.high - self.low
@@ -108,7 +108,7 @@ class ChannelRange:
 
 @dataclass(frozen=True)
 class Problem:
-    """A sentence about a forecast that differs from all of training. No fallback helps against a `fatal` problem."""
+    """A sentence about a forecast that differs from all in training. No fallback helps against a `fatal` problem."""
 
     sentence: str
     fatal: bool = False
@@ -158,7 +158,7 @@ class Envelope:
         self, found: Mapping[str, ChannelSummary], init_time: np.datetime64, lead_time: int, members: int,
         bounded: Sequence[str] = (),
     ) -> list[Problem]:  # fmt: skip
-        """Return what is wrong with a forecast; `bounded` are the channels near a physical bound."""
+        """Return the problems of a forecast; `bounded` are the channels near a physical bound."""
         start = init_time.astype("datetime64[s]")
         hour = int(start.astype("datetime64[h]").astype(int)) % 24
         month = int((start + np.timedelta64(lead_time, "h")).astype("datetime64[M]").astype(int)) % 12 + 1
@@ -181,7 +181,7 @@ class Envelope:
         return made
 
     def merged(self, other: Envelope) -> Envelope:
-        """Return the envelope of two correctors that are used together: what only one of them has seen is unseen.
+        """Return the envelope of two correctors that are used together: only what both have seen counts as seen.
 
         Ranges of a channel are joined, because correctors of the same data differ by rounding only.
         """

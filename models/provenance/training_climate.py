@@ -31,7 +31,7 @@ class TrainingClimate:
 
     @classmethod
     def of(cls, normalizers: list[Any], targets: tuple[int, ...]) -> TrainingClimate:
-        """Return the mean climate of normalisers, which are several in a committee."""
+        """Return the climate of a normaliser, or the mean climate of the normalisers of a committee."""
         location, scale = (
             np.mean([getattr(one, name).cpu().double().numpy() for one in normalizers], 0)
             for name in ("location", "scale")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SEEN = {"train": "trained", "val": "validated"}
-"""The splits whose dates a corrector has seen, and what it was on them."""
+"""The splits whose dates a corrector has seen, each with its participle."""
 
 
 def split_provenance(split: Split, lead_times: tuple[int, ...]) -> dict[str, list[list[str]]]:
@@ -74,7 +74,7 @@ def all_seen_dates(provenance: Mapping[str, Any]) -> Dates:
 
 
 def trained_dates(provenance: Mapping[str, Any]) -> Dates:
-    """Return the dates of `all_seen_dates` but those on which only the best checkpoint was chosen."""
+    """Return the dates of `all_seen_dates` without those that only served to choose the best checkpoint."""
     found = [dates for part, dates in stated_fits(provenance).items() if part.rpartition(".")[2] != "checkpoint"]
     return Dates(
         tuple(span for dates in (*found, seen_dates(provenance, "train")) if dates for span in dates.days.spans)

@@ -16,7 +16,7 @@ from models.provenance.envelope import Envelope
 
 
 class TrainingSummaries:
-    """Summaries of all samples on the own tile."""
+    """Summaries of all samples on this rank's tile."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain

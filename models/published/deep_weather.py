@@ -227,7 +227,7 @@ class DeepWeather(nn.Module):
     difference of weights in neighbouring cells is added to the loss (published: 1). The uncertainty network reads the
     spread and the locally standardised first member, of the inputs at the lead time and of `Task.other_leads`.
 
-    Published are `bias_width` 32 with `bias_depth` 0, 1, 2 or 3, and `uncertainty` resnet2d with
+    The published options are `bias_width` 32 with `bias_depth` 0, 1, 2 or 3, and `uncertainty` resnet2d with
     `uncertainty_width` 64 (7.40 million parameters for one target from 7 variables at 3 lead times) or resnet2d_simple
     with 32 (3.76 million). The two networks are trained in two runs. The first has `trained_networks=bias` and
     loss=squared_error; its σ is the spread of the raw ensemble. The second has `trained_networks=uncertainty`,
@@ -238,7 +238,7 @@ class DeepWeather(nn.Module):
       gives the uncertainty network the lead time of the target only.
     - Inputs are departures from the cell's mean over the training years, in units of the typical departure. The paper
       has one mean and one standard deviation of the whole globe per variable, with the test years included.
-    - Mean and spread of the local standardisation are those of all training years together. The paper averages those
+    - The local standardisation uses mean and spread of all training years together. The paper averages mean and spread
       of single years.
     - resnet2d reads all spreads. The published network for temperature reads the spread of temperature twice, in
       place of that of geopotential.

@@ -98,7 +98,7 @@ class LocalKernels(OneStepModel):
 
 
 class LocalBlend(OneStepModel):
-    """Convolutions whose outputs are added with weights of each cell (a 1 x 1 locally connected layer)."""
+    """Convolutions whose outputs are added with separate weights for each cell (a 1 x 1 locally connected layer)."""
 
     def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
         check_integer("model.experts", experts, 1)
@@ -139,7 +139,7 @@ class Coordinates(nn.Module):
 
 
 class Kernels(nn.Module):
-    """The weighted sum over 3 x 3 cells, with weights of each cell."""
+    """The weighted sum over 3 x 3 cells, with separate weights for each cell."""
 
     def __init__(self, grid: Grid | Domain) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class Kernels(nn.Module):
 
 
 class Blend(nn.Module):
-    """The sum of the outputs of experts, with weights of each cell."""
+    """The weighted sum of the outputs of experts, with separate weights for each cell."""
 
     def __init__(self, grid: Grid | Domain, experts: int) -> None:
         super().__init__()

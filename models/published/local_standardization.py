@@ -18,15 +18,15 @@ from models.statistical.cases import lead_index
 from models.statistical.predictors import SMALLEST_SPREAD
 
 WINDOW, SIGMA = 3.5, 5.0
-"""Degrees: the 7 points and the 10 points of Grönquist et al. 2021 on their grid of 0.5 degrees."""
+"""In degrees: the 7 points and the 10 points of Grönquist et al. 2021 on their grid of 0.5 degrees."""
 
 
 class LocalStandardization(nn.Module):
     """x' = (x - mean)/std of the first member, with maps of its mean and standard deviation by lead time and channel.
 
-    Both are computed over all training dates and the points of a window around each cell, and smoothed with a Gaussian
-    (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092). Before a fit, and where all values are missing, the mean is 0
-    and the standard deviation 1. The channels are the inputs and `Task.other_leads`, not the analysis.
+    The maps are computed over all training dates and the points of a window around each cell, and smoothed with a
+    Gaussian (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092). Before a fit, and where all values are missing, the
+    mean is 0 and the standard deviation 1. The channels are the inputs and `Task.other_leads`, not the analysis.
     """
 
     mean: Tensor

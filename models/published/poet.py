@@ -30,7 +30,7 @@ _WIDTHS = (8, 16, 32, 64)
 """Channels at each resolution, the finest first."""
 NORMS = ("field", "channel")
 PATCH_SIZE = 3
-"""Rows and columns of the patches that keys and queries are computed from: the coarsest grid needs as many."""
+"""Rows and columns of the patches from which keys and queries are computed; the coarsest grid needs as many."""
 
 
 class PoET(nn.Module):
@@ -154,7 +154,7 @@ class EnsembleAttention(nn.Module):
         self.value, self.last = nn.Conv2d(channels, heads, 1, bias=False), zero_convolution(heads, channels)
 
     def forward(self, x: Tensor, M: int) -> Tensor:
-        """(B M, C, H, W) to the same shape."""
+        """Map (B M, C, H, W) to the same shape."""
         normal = self.norm(x)
         values = self.value(normal).unflatten(0, (-1, M))
         weights = self.weights(normal, M).to(values)

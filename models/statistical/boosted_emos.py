@@ -66,7 +66,7 @@ class BoostedEMOS(CellModel):
         boosting.regression.check_lower(lower)
         C, S = len(task.channels), len(task.static_names) if shared else 0
         count = 2 * C + 2 + S + products * ((C + 2) * (C + 3) // 2)
-        # The raw ensemble: its own mean and log spread with coefficient one.
+        # The initial coefficients give the raw ensemble: one for its mean and its log spread.
         raw = torch.zeros(len(task.lead_times), 2 + 2 * count, len(task.targets))
         for t, c in enumerate(task.target_channels):
             raw[:, 1 + c, t] = 1
@@ -142,7 +142,7 @@ class BoostedEMOS(CellModel):
         return [annual_harmonics(sample.init_time, sample.lead_time)]
 
     def training_fields(self, sample: Sample) -> list[Tensor]:
-        """Return mean and log spread (B, 2C, h, w), and the truth (B, T, h, w); NaN where it or a member is missing."""
+        """Return mean and log spread (B, 2C, h, w), and truth (B, T, h, w), NaN where truth or a member is missing."""
         return [self._maps(sample), verifiable(sample, self._targets)]
 
     def _regressions(
@@ -152,7 +152,7 @@ class BoostedEMOS(CellModel):
         for rows in blocks_of_rows:
             for lead, read in enumerate(self.read_cases(passes, rows, cells)):
                 maps, truth = read.fields
-                # A predictor that never varies gets no coefficient.
+                # Harmonics of zero never vary, so they get no coefficient.
                 when = read.times[0] * covered[lead]
                 static = read.static
                 if cells is not None:
@@ -189,7 +189,7 @@ class BoostedEMOS(CellModel):
 
 
 class _Regression(NamedTuple):
-    """The regression of one lead time and target on some rows of the own tile, or on cells of the whole grid."""
+    """The regression of one lead time and target on some rows of this rank's tile, or on cells of the whole grid."""
 
     rows: slice
     lead: int

@@ -71,9 +71,9 @@ def fit_boosted(
 ) -> Tensor:
     """Return coefficients (2 + 2P, K), float64, of K cells, from N cases in order of time and P predictors.
 
-    Each predictor is (N, K) or (N, 1), truth (N, K). The first half of the rows gives μ, the second log σ; the first
-    row of each half is the constant. `lower` (K,) is the lower bound of a bounded family. `shared` pools all cells,
-    which count by their `weight` (K,), and returns (2 + 2P, 1). A case with a NaN is left out.
+    Each predictor is (N, K) or (N, 1), truth (N, K). The first half of the coefficients gives μ, the second log σ; each
+    half begins with the constant. `lower` (K,) is the lower bound of a bounded family. `shared` pools all cells, which
+    count by their `weight` (K,), and returns (2 + 2P, 1). A case with a NaN is left out.
     """
     boosting.regression.check_lower(lower)
     weight = torch.ones(truth.shape[1], dtype=torch.float64) if weight is None else weight.double()
@@ -147,9 +147,9 @@ class CaseBlock(NamedTuple):
     fold: Tensor
     lower: Tensor | None
     location: Tensor
-    """(k, P)"""
+    """(k, P) mean of each predictor."""
     scale: Tensor
-    """(k, P)"""
+    """(k, P) standard deviation of each predictor, 1 for a constant one."""
 
     @classmethod
     def of(
@@ -183,7 +183,7 @@ class CaseBlock(NamedTuple):
         return torch.stack([(share * score).sum((1, 2)) for _, score in steps], dim=1)
 
     def fit(self, boosting: Boosting, emos: EMOSIndices, steps: int) -> Fit:
-        """Return the coefficients (2 + 2P, k) of the predictors in their own units, after so many steps.
+        """Return the coefficients (2 + 2P, k) of the predictors in their own units, after `steps` steps.
 
         A cell that the steps leave with a worse score than before keeps the EMOS it started from, as a penalised fit.
         """
@@ -243,7 +243,7 @@ class CaseBlock(NamedTuple):
         return score.detach(), [slope.detach() for slope in slopes], curvature
 
     def fit_emos(self, regression: Regression, emos: EMOSIndices, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the coefficients (k, F, 2, 1 + P) of EMOS, zero for other predictors, and where (k,) penalised."""
+        """Return the coefficients (k, F, 2, 1 + P) of EMOS, zero for others, and whether (k,) the fit is penalised."""
         k, F, N = weight.shape
         rows_of = [(i, [0, 1 + index]) for i, index in enumerate(emos)]
 

@@ -18,7 +18,7 @@ from data_pipeline.task import Task
 from models.statistical.predictors import YEAR, day_of_year
 
 CASES_BYTES = 2**27
-"""Bytes of training cases that a fit keeps at a time; while they are concatenated, it is twice as many."""
+"""Bytes of training cases that a fit keeps at a time; twice as many while they are concatenated."""
 LONGEST_GAP = 120
 """Days without a case across which an annual cycle is still interpolated.
 
@@ -28,8 +28,8 @@ gap of 120 days and 29σ²/N within a gap of half a year. With k harmonics, gaps
 SHARED_CASES = 2**22
 """Approximate upper limit of cases to which coefficients shared by all cells are fitted.
 
-These are a few numbers: with 4 million cases of which one in a hundred is independent, the standard error of the bias
-is half a per cent of the error's standard deviation. Newton's method keeps about 100 bytes for each case.
+Shared coefficients are few: with 4 million cases of which one in a hundred is independent, the standard error of the
+bias is half a per cent of the error's standard deviation. Newton's method keeps about 100 bytes for each case.
 """
 
 
@@ -55,7 +55,7 @@ class FitReport:
     def count(
         self, fitted: Tensor, known: Tensor, penalised: Tensor, lead: int, name: str, needed: int, target: str
     ) -> None:
-        """Count the cells of one lead time and target, given where (H, W) there is a fit, cases, a penalised fit.
+        """Count the cells of one lead time and target from masks (H, W): where there is a fit, a case, a penalised fit.
 
         Raises `TooFewCasesError` if there are cases but no cell has a fit.
         """
@@ -71,9 +71,9 @@ class FitReport:
 
 
 def count_unfitted(reports: Iterable[FitReport]) -> dict[str, Any]:
-    """Return the number of regressions without a fit, `cells`, and of all, `of`; {} without regressions.
+    """Return the number of regressions without a fit as `cells` and of all as `of`; {} if there are no regressions.
 
-    Where there are any, `targets` has the unfitted ones and `penalised` the penalised ones of each target.
+    `targets` has the number of unfitted and `penalised` of penalised regressions of each target, if there are any.
     """
     reports = list(reports)
     if not (of := sum(report.regressions for report in reports)):
@@ -101,9 +101,9 @@ class Passes(Iterable[Sample]):
     """Batches of all training samples, which a fit can read several times, as whole tiles or as some rows of them."""
 
     begin: Callable[[slice], Iterator[Sample]]
-    """Starts a pass that reads these rows of the own tile."""
+    """Starts a pass that reads these rows of this rank's tile."""
     rows: int
-    """Number of rows of the own tile."""
+    """Number of rows of this rank's tile."""
     init_time: Tensor
     """(N,) initial times of all samples, seconds since 1970-01-01 UTC."""
     lead_time: Tensor
@@ -199,7 +199,7 @@ def lead_index(lead_time: Tensor, task: Task) -> Tensor:
 
 
 def check_lead_times(lead_time: Tensor, task: Task) -> None:
-    """Raise `InputError` for lead times (B,) that the task lacks; reads the values, so it belongs on the CPU."""
+    """Raise `InputError` for lead times (B,) that the task lacks; reads the values, so pass a tensor on the CPU."""
     for lead in lead_time.tolist():
         if lead not in task.lead_times:
             known = ", ".join(map(str, task.lead_times))

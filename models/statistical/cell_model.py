@@ -17,7 +17,7 @@ from models.statistical.cases import FitReport, Passes, gather, season_note
 
 
 class LeadCases(NamedTuple):
-    """The training cases of one lead time in order of time, for some rows of the own tile or some cells of the grid."""
+    """The training cases of one lead time in order of time, for some rows of a tile or some cells of the grid."""
 
     valid: Tensor
     """(N,) valid times, seconds since 1970-01-01 UTC."""
@@ -30,7 +30,7 @@ class LeadCases(NamedTuple):
 
 
 class CellModel(nn.Module):
-    """Corrects a forecast by regressions; `coefficients` (L, P, T, H, W), or (..., 1, 1), hold all of them.
+    """Corrects a forecast by regressions with `coefficients` (L, P, T, H, W), or (..., 1, 1) if cells share them.
 
     A subclass implements `forward`, `fit`, `training_times` and `training_fields`. `lower` is the lower bound of a
     bounded family, in the target's units.
@@ -64,7 +64,7 @@ class CellModel(nn.Module):
         raise NotImplementedError
 
     def read_cases(self, passes: Passes, rows: slice, cells: Tensor | None = None) -> Iterator[LeadCases]:
-        """Read some rows of the own tile, or `cells` (S,) of the whole grid; yield the cases of each lead time.
+        """Read some rows of this rank's tile, or `cells` (S,) of the whole grid; yield the cases of each lead time.
 
         With `cells`, all ranks must call this together, because each of them gets the cells of all tiles.
         """
@@ -105,7 +105,7 @@ class CellModel(nn.Module):
         seasonal: Sequence[bool],
         notes: Sequence[str | None] = (),
     ) -> None:
-        """Set `report` from where (L, T, H, W) there is a fit, training cases, and a penalised fit (`Regression.fit`).
+        """Set `report` from masks (L, T, H, W): where there is a fit, a case, a penalised fit (`Regression.fit`).
 
         `needed` is the number of cases that a cell needs at each lead time, `seasonal` says where the cases cover the
         year. Raises `TooFewCasesError` for a lead time and target with cases but without a fit.

@@ -23,7 +23,7 @@ from models.statistical.regression import Fit, Regression, cell_blocks
 
 DISTRIBUTIONS = ("auto", "normal", "quantiles")
 FEWEST_CASES = 20
-"""Cases that quantiles need, as many as a normal distribution with two harmonics."""
+"""Number of cases that quantiles need; a normal distribution with two harmonics needs as many."""
 
 
 class Climatology(CellModel):
@@ -31,16 +31,16 @@ class Climatology(CellModel):
 
     `normal`: a normal distribution whose mean and log standard deviation follow `harmonics` of the year. Two harmonics
     resolve about as much as a window of 45 days, with fewer coefficients. The coefficients have the smallest CRPS of
-    the training cases. `quantiles`: the empirical distribution of past cases, as so many `quantiles`. These cases lie
-    within `window_days` of the centre of a window; centres are about `window_days` apart, and the nearest one counts.
-    Without `window_days` it is the distribution of the whole year. `auto` takes quantiles for targets whose values come
-    near a physical bound, such as precipitation, and the normal distribution for others. The forecast is NaN before a
-    fit, and at cells without truth.
+    the training cases. `quantiles`: the empirical distribution of past cases, given by as many quantiles as the option
+    `quantiles` says. These cases lie within `window_days` of the centre of a window; centres are about `window_days`
+    apart, and the nearest one counts. Without `window_days` it is the distribution of the whole year. `auto` takes
+    quantiles for targets whose values come near a physical bound, such as precipitation, and the normal distribution
+    for others. The forecast is NaN before a fit, and at cells without truth.
     """
 
     targets_only = moments_only = any_size = any_grid = tiles = cellwise = True
     quantile_table: Tensor
-    """(L, windows, K, Q, H, W) for the Q targets with quantiles."""
+    """(L, windows, K, Q, H, W), the K quantiles of the Q targets that have them."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Climatology(CellModel):
         return Fit(*(part.unflatten(-1, truth.shape[1:]) for part in parts))
 
     def _fit_quantiles(self, days: Tensor, truth: Tensor, seasonal: bool) -> Tensor:
-        """Return the quantiles (windows, K, Q, h, w) of cases (N, Q, h, w); those of the year where there are few."""
+        """Return the quantiles (windows, K, Q, h, w) of cases (N, Q, h, w); those of the year if cases are few."""
 
         def of_cases(chosen: Tensor) -> Tensor:
             cases = truth[chosen]

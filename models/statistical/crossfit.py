@@ -56,8 +56,8 @@ def fold_index(valid: Tensor, ends: Tensor) -> Tensor:
 class CrossFitted(nn.Module):
     """Holds a `table` (F, ...) of numbers for each fold of the training samples, fitted to all other folds.
 
-    The table is empty until `set`. It holds the own tile, or, unless `per_cell`, numbers that all cells share. It is
-    used in training only: corrector files and checkpoints do not contain it, and a resumed run reads it from
+    The table is empty until `set`. It holds this rank's tile, or, without `per_cell`, numbers that all cells share. The
+    table is used in training only: corrector files and checkpoints do not contain it, and a resumed run reads it from
     `fitted.safetensors` (`training.run.fitted_state`).
     """
 
@@ -85,7 +85,7 @@ class CrossFitted(nn.Module):
         return assemble(self.table, self._domain) if self._per_cell else self.table
 
     def set_whole(self, table: Tensor, ends: Tensor) -> None:
-        """Set the own tile of a table of the whole globe, and the `ends` of the folds."""
+        """Set this rank's tile from a table of the whole globe, and the `ends` of the folds."""
         self.set(self._domain.cut(table).clone() if self._per_cell else table, ends)
 
     def fold(self, sample: Sample) -> Tensor:

@@ -1,7 +1,7 @@
 """EMOS: ensemble model output statistics, the classical correction and the baseline of every network.
 
-Members are exchangeable: one coefficient for the mean of all members, none for a single member, so that any number of
-members in any order will do. The regression itself is in `emos_regression`.
+Members are exchangeable: one coefficient for the mean of all members, none for a single member, so that number and
+order of the members do not matter. The regression itself is in `emos_regression`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class EMOS(CellModel):
     Before a fit, and at cells without truth, the forecast has the ensemble's own mean and standard deviation. With
     `seasonal`, the bias has an annual cycle. With `window_days`, all coefficients do. `shared` fits one set of
     coefficients for the whole globe. `shared=partly` chooses coefficients between these and those of each cell by
-    held-out cases (`EMOSCases.fit_partly_shared`). `family`, `scale` and `score` are those of `Regression`; `lower` is
-    the lower bound of a bounded family, in the target's units.
+    held-out cases (`EMOSCases.fit_partly_shared`). `family`, `scale` and `score` are options of `Regression`; `lower`
+    is the lower bound of a bounded family, in the target's units.
 
     A window holds the cases of all training years whose day of the year differs from its centre by `window_days` at
-    most. There are two windows in every `window_days`; between their centres coefficients are interpolated. A window
-    of 30 days thus needs 24 times as many coefficients as the whole year. A window with fewer than two cases per
-    coefficient gets the coefficients of the whole year. Training on the latest days instead, for forecasts that are
-    verified day by day, is `EMOSCases.fit_trailing`: a corrector is one file made of past years.
+    most. There are two windows in every `window_days`; between their centres coefficients are interpolated. A window of
+    30 days thus needs 24 times as many coefficients as the whole year. A window with fewer than two cases per
+    coefficient gets the coefficients of the whole year. `EMOSCases.fit_trailing` trains on the latest days instead, for
+    forecasts that are verified day by day; a corrector does not, because it is one file made from past years.
     """
 
     targets_only = moments_only = any_grid = tiles = cellwise = True
@@ -95,8 +95,8 @@ class EMOS(CellModel):
     def predict(self, sample: Sample, table: Tensor, place: Tensor) -> Distribution:
         """Return the distribution for a table of coefficients (n·windows, P, T, H, W).
 
-        `place` (B,) is the position 0 ... n - 1 of each sample in the table. The table holds the own tile, or one cell
-        if all cells share their coefficients.
+        `place` (B,) is the position 0 ... n - 1 of each sample in the table. The table holds this rank's tile, or one
+        cell if all cells share their coefficients.
         """
         mean, std, terms = self._predictors(sample)
         table, first = table.to(mean), place * self.windows
@@ -119,7 +119,7 @@ class EMOS(CellModel):
         regressions without a fit. Raises `TooFewCasesError` if no cell can be fitted.
 
         With the `ends` of folds (see `year_folds`), returns (F, L·windows, P, T, h, w): for each fold the coefficients
-        fitted to the cases of all other folds, on the own tile or shared by all cells.
+        fitted to the cases of all other folds, on this rank's tile or shared by all cells.
         """
         passes, leads = Passes.of(batches), self._task.lead_times
         passes.check_lead_times(self._task)
@@ -150,7 +150,7 @@ class EMOS(CellModel):
         return [self._days(sample), *self._harmonics(sample)]
 
     def training_fields(self, sample: Sample) -> list[Tensor]:
-        """Return mean, std and truth (B, T, h, w); the truth is NaN where it or a member is missing."""
+        """Return mean, std and truth (B, T, h, w); the truth is NaN where truth or a member is missing."""
         mean, std, _ = self._predictors(sample)
         return [mean, std, verifiable(sample, self._targets)]
 
@@ -185,7 +185,8 @@ class EMOS(CellModel):
     ) -> Iterator[_Regression]:
         """Read the cases of some rows or `cells`; yield all regressions on them, always in the same order.
 
-        For each lead time, for all cases and for those outside each fold: the whole year, then each window of days.
+        Loops, the outermost first: lead times; all cases, then the cases outside each fold; the whole year, then each
+        window.
         """
         for lead, read in enumerate(self.read_cases(passes, rows, cells)):
             days, *terms = read.times
@@ -246,7 +247,7 @@ class _Regression(NamedTuple):
 
 
 class _Tables:
-    """Coefficients on the own tile, or shared by all cells, while they are being fitted."""
+    """Coefficients on this rank's tile, or shared by all cells, while they are being fitted."""
 
     def __init__(self, model: EMOS, count: int) -> None:
         self._per_cell = model.shared is not True
@@ -275,7 +276,7 @@ class _Tables:
 
 
 def _with_season(coefficients: Tensor, count: int) -> Tensor:
-    """Return `count` coefficients (P, K): those of the harmonics are 0 if the fit had none, and NaN with the others."""
+    """Return `count` coefficients (P, K); harmonics that the fit lacked get 0, or NaN where the others are NaN."""
     if len(coefficients) == count:
         return coefficients
     zero = coefficients[:1] * 0

@@ -29,7 +29,7 @@ GREATEST_SPREAD = 4.0
 
 
 def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
-    """Return the names of the rows of a coefficient tensor.
+    """Return the names of the coefficients, in the order of a coefficient tensor.
 
     `log_shift` is the log δ of the gamma family. With `scale=log`, a smaller std than `least` is raised to it, and a
     greater one than `most` is lowered: the smallest std of the cases, and `GREATEST_SPREAD` times the greatest.
@@ -151,9 +151,9 @@ class EMOSCases:
     def fit_trailing(self, regression: Regression, length: int, *, delay: int = 1) -> Tensor:
         """Return coefficients (P, N, K) for each of N successive cases, fitted to `length` cases before it.
 
-        The last of these cases is `delay` before the case at hand, because later truths are not yet known. This is the
-        training of Gneiting et al. 2005, which follows changes of the forecast model. Coefficients of the first cases,
-        which have too few before them, are NaN. There are no harmonics of the year.
+        The last of these cases is `delay` cases before the predicted one, because later truths are not yet known. This
+        is the training of Gneiting et al. 2005, which follows changes of the forecast model. Coefficients of the first
+        cases, which have too few before them, are NaN. There are no harmonics of the year.
         """
         check_integer("length", length, 1)
         check_integer("delay", delay, 1)
@@ -187,8 +187,8 @@ class EMOSCases:
     def fit(self, regression: Regression, shared: bool = False) -> Fit:
         """Return the fit of each cell, or of one regression on the cases of all cells.
 
-        A fit whose training cases have a greater CRPS than those of the raw ensemble has NaN coefficients; a fit to the
-        likelihood only if it is penalised.
+        Coefficients are NaN if their CRPS on the training cases is greater than that of the raw ensemble. This is
+        checked for a fit of the CRPS, and for a fit of the likelihood only if it is penalised.
         """
         regression.check_lower(self.lower)
 
@@ -254,7 +254,7 @@ def _is_worse_than_raw(
 ) -> Tensor:  # fmt: skip
     """Return where (K,) the raw ensemble has a lower CRPS, the mean of the cases (K, N), than coefficients (P, K).
 
-    The likelihood does not compare them: it is infinite for a raw ensemble that is dry with certainty.
+    The likelihood cannot compare the two: it is infinite for a raw ensemble that is dry with certainty.
     """
     truth = truth if lower is None else truth.maximum(lower)
     raw = raw_coefficients(regression, bool(harmonics)).to(coefficients)[:, None].repeat(1, len(mean))

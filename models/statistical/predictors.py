@@ -53,7 +53,7 @@ def day_harmonics(day: Tensor, harmonics: int = 1) -> Tensor:
 def spread(ensemble: Tensor) -> Tensor:
     """Return the unbiased standard deviation over the members, (B, M, ...) to (B, ...); zero for one member.
 
-    Written out, because `torch.std` over an inner dimension is four times slower on a CPU.
+    The formula is written out, because `torch.std` over an inner dimension is four times slower on a CPU.
     """
     departure = ensemble - ensemble.mean(1, keepdim=True)
     return torch.sqrt(departure.square().sum(1) / max(ensemble.shape[1] - 1, 1))

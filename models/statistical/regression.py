@@ -81,7 +81,7 @@ class Regression:
 
     @property
     def cost(self) -> int:
-        """Memory of a case in units of that of a normal distribution."""
+        """Memory of a case relative to a case of a normal distribution."""
         return 64 if self.has_shift else 1
 
     def check_lower(self, lower: object) -> None:
@@ -230,7 +230,7 @@ class Regression:
         return torch.cat([beta, gamma, *shift], dim=1), variance[:, 0].sqrt(), exact
 
     def _expand(self, cases: _Cases, theta: Tensor, chosen: Tensor, *, rows: Tensor, prior: _Prior | None) -> Expansion:
-        """Return the mean score of `chosen` ones of the cells `rows`, with the penalty of a prior, to second order.
+        """Expand the mean score of the `chosen` among the cells `rows`, with the penalty of a prior, to second order.
 
         The score of a case depends on two numbers only, μ and log σ (or σ²), or on three with log δ. Automatic
         differentiation gives its derivatives by these, the chain rule gives the derivatives by the coefficients as
@@ -310,7 +310,7 @@ class _Block(NamedTuple):
 
 
 class _Cases:
-    """All cases of some cells, (K, N); predictors are centred, so that none is nearly the constant."""
+    """All cases of some cells, (K, N); predictors are centred, so that none is nearly collinear with the constant."""
 
     def __init__(
         self,
