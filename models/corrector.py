@@ -127,7 +127,7 @@ class Corrector(nn.Module):
         return as_text(summary_rows(self.task, self.grid, self.spec, self.provenance))
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the table that a notebook shows."""
         return as_html(summary_rows(self.task, self.grid, self.spec, self.provenance))
 
     def correct(
@@ -150,7 +150,7 @@ class Corrector(nn.Module):
         names. The result has the same dimensions, names, units and types, and is lazy if `dataset` is: each forecast
         is corrected when dask computes it. See `models.correction.correct_dataset` for what stays as it is.
 
-        `analysis` is for correctors that read it at the start. The other options are those of `deepweather correct`;
+        `analysis` is for correctors that read it at the start. The other options are options of `deepweather correct`;
         `fallback` is the corrector for `on_problem="emos"`.
         """
         # Imported here, because only this method of the module depends on engines and corrections.
@@ -171,7 +171,7 @@ class Corrector(nn.Module):
         return other.train(self.training)
 
     def bind(self, task: Task) -> Callable[[Sample], Distribution]:
-        """Return a function that corrects samples of `task`, which may have more channels and targets than this one."""
+        """Return a function that corrects samples of `task`, which may have more channels and targets."""
         if task == self.task:
             return self
         return lambda sample: self(narrow(sample, task, self.task))

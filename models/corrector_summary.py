@@ -41,7 +41,7 @@ def summary_rows(task: Task, grid: Grid, spec: Mapping[str, Any], provenance: Ma
 
 
 def validation_text(provenance: Mapping[str, Any]) -> str:
-    """Return the CRPS of the validation, and by how much it is lower than that of the raw ensemble."""
+    """Return the CRPS of the validation, and by how much it is lower than the raw ensemble's."""
     crps, raw = provenance.get("validation_crps"), provenance.get("validation_crps_raw")
     if crps is None:
         return ""

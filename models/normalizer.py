@@ -79,8 +79,8 @@ class Normalizer(nn.Module):
     def of_model(cls, spec: Mapping[str, Any], task: Task, grid: Grid | Domain) -> Normalizer:
         """Return the normaliser for the model that `spec` describes, whose option `power` it takes.
 
-        Raises `InputError` for an invalid power, and for a target without a lower bound, or with another one than
-        `lower` of the model.
+        Raises `InputError` for an invalid power, and for a target without a lower bound, or with a bound that differs
+        from `lower` of the model.
         """
         power: Any = spec.get("power", 1.0)
         lower: Any = spec.get("lower")
@@ -106,8 +106,8 @@ class Normalizer(nn.Module):
         """Compute the statistics of all samples, in one pass.
 
         A cell without any value in the training years gets the mean of its row (of the globe, if the row has none).
-        With a mean of 0 K, a value in a later forecast would be a huge departure. `report` counts these cells, and
-        those without truth.
+        With a mean of 0 K, a value in a later forecast would be a huge departure. `report` counts these cells, and the
+        cells without truth.
         """
         domain = self._domain
         moments, samples = OrderedMoments((len(self.location), *domain.own_shape)), 0
@@ -143,7 +143,7 @@ class Normalizer(nn.Module):
         self.scale.copy_(_positive(torch.sqrt(total / weight.clamp(min=1e-12))))
 
     def set_normalization(self, found: NormalizationData, static: Tensor) -> None:
-        """Set all statistics, those of the inputs from a file of `deepweather prepare`; `static` (S, H, W)."""
+        """Set the statistics of inputs from a file of `deepweather prepare`; `static` (S, H, W) are static fields."""
         count, mean, squares, verified = map(torch.from_numpy, (found.count, found.mean, found.squares, found.verified))
         self.set_moments(count, mean, squares, verified, len(found.starts))
         self.set_static(static)

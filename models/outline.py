@@ -50,7 +50,7 @@ MODULES_PER_TENSOR, SPARE_MODULES = 10, 1000
 
 @contextmanager
 def limited_modules(path: Path | str, tensors: int) -> Iterator[None]:
-    """Raise `InputError` inside the block if a model gets far more modules than a file with so many tensors describes.
+    """Raise `InputError` inside the block if a model gets far more modules than `tensors` tensors need.
 
     The description of a few bytes can ask for millions of layers, which need memory even without their tensors.
     """
@@ -94,7 +94,7 @@ def check_finite(path: Path | str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def check_memory(name: str, model: nn.Module, copies: int = 4) -> None:
-    """Raise InputError if `copies` of all parameters and one of the buffers exceed the memory of this machine.
+    """Raise InputError if `copies` of all parameters and one copy of the buffers exceed the memory of this machine.
 
     Four copies are the weights, their gradients, and the two moments of Adam.
     """

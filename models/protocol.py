@@ -42,7 +42,7 @@ class Model(Protocol):
     claims `first_member` may treat the first member differently.
 
     `grid` is a `Grid`, or for a model that claims `tiles` the `Domain` of this process. Sizes of parameters and buffers
-    must not depend on the tile: every process keeps those of the whole grid.
+    must not depend on the tile: every process keeps the tensors of the whole grid.
     """
 
     def __init__(self, task: Task, grid: Grid | Domain, **options: Any) -> None: ...

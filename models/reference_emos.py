@@ -62,8 +62,8 @@ def fit_emos(
 ) -> Corrector:  # fmt: skip
     """Return an EMOS for the whole grid, fitted on `dates` by all ranks, or taken from the cache.
 
-    Raises `LeftOutError` if no family suits the targets, or if the fit would take longer than so many `minutes`. `part`
-    names the fold in messages.
+    Raises `LeftOutError` if no family suits the targets, or if the fit would take longer than `minutes`. `part` names
+    the fold in messages.
     """
     spec = emos_spec(task)
     task, moments = needed_task(spec, task), reads_moments(spec)

@@ -129,7 +129,7 @@ def correct_files(
 
 
 def fallback_sentences(pipelines: CorrectionPipelines) -> list[str]:
-    """Return the number of forecasts with each fallback, and the problems of the first ones."""
+    """Return the number of forecasts with each fallback, and the problems of the first forecasts."""
     done = [corrected for number in range(len(pipelines)) for corrected in pipelines.done(number)]
     troubled = [corrected for corrected in done if corrected.method != "corrector"]
     if not troubled:

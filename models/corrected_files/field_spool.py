@@ -19,7 +19,7 @@ from data_pipeline.common.files import disk_error
 
 
 class FieldSpool:
-    """Keeps fields of one shape by key: those of the last call of `add` in memory, others in a file beside `output`.
+    """Keeps fields of one shape by key: the fields of the last `add` in memory, older ones in a file beside `output`.
 
     Only fields that were not taken yet move to the file, so an input that holds whole forecasts, one after the other,
     needs no such file. The file has no name, so it vanishes even if the process is killed. The space of a taken field

@@ -78,7 +78,7 @@ def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[di
 def hashed_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return path, size and SHA-256 of each file.
 
-    The SHA-256 of a Zarr store is that of a list of its files: one line `SHA-256  NAME` for each, sorted by name.
+    The SHA-256 of a Zarr store is the hash of a list of its files: one line `SHA-256 NAME` for each, sorted by name.
     """
     return [_hashed(path) for path in paths]
 

@@ -97,7 +97,7 @@ class Distribution:
 
     @property
     def mask(self) -> Tensor | None:
-        """Where the forecast is that of the model, and not the raw ensemble; None: everywhere."""
+        """Where the forecast comes from the model, not from the raw ensemble; None: everywhere."""
         return None
 
     @property
@@ -223,7 +223,7 @@ class Patched(Distribution):
         return Patched(self.where, inner, outer)
 
     def export_form(self) -> dict[str, Any] | None:
-        """Return the form of `inner` with the mask, if the other cells have the raw ensemble, which NumPy has."""
+        """Return the form of `inner` with the mask; None if `inner` has no form or `outer` is not the raw ensemble."""
         inner = self.inner.export_form()
         if inner is None or self.inner.mask is not None or self.outer.as_members is None:
             return None

@@ -38,7 +38,7 @@ class Empirical(Distribution):
         return self.values.std(0, correction=0)
 
     def quantile(self, level: Tensor) -> Tensor:
-        """Inverse of `cdf`; the lowest and the highest value for levels beyond theirs."""
+        """Inverse of `cdf`; for levels beyond the outermost ones, the lowest or the highest value."""
         position = leading(level, self.values[0]) * len(self.values)
         count = (position + 0.5).floor().long()
         low, high, start, end = self._gap(count)

@@ -92,7 +92,7 @@ def energy_score(members: Tensor, truth: Tensor, dim: int, fair: float = False) 
     values is NaN. For a single value it is the CRPS, with the same `fair`. All values should have similar magnitudes.
     """
     M, dim = len(members), dim % truth.ndim + 1
-    # One offset between members after the other, because all pairs at once need M times the memory.
+    # The loop takes pairs with one offset at a time, because all pairs at once need M times the memory.
     total = torch.zeros_like(truth.select(dim - 1, 0))
     for step in range(1, M):
         total = total + torch.linalg.vector_norm(members[step:] - members[:-step], dim=dim).sum(0)

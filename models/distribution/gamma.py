@@ -27,7 +27,7 @@ class CensoredShiftedGamma(Distribution):
     """Law of max(shift + scale G, lower), where G has the density x^(k - 1) exp(-x)/Γ(k) with k = `shape`.
 
     A distribution of precipitation (Scheuerer & Hamill 2015, doi:10.1175/MWR-D-15-0061.1): `shift` lies below `lower`,
-    and the probability of `lower` is that of the shifted gamma distribution up to there. Where `shift` lies above
+    and `lower` has the whole probability of the shifted gamma distribution up to there. Where `shift` lies above
     `lower`, nothing is censored. All computations are in float64, because differences of incomplete gamma functions
     have few digits in float32.
     """

@@ -1,4 +1,4 @@
-"""Location-scale families: normal and logistic, the same left-censored, and the base of bounded families."""
+"""Location-scale families: normal and logistic, plain and left-censored, and the base of bounded families."""
 
 from __future__ import annotations
 

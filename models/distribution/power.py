@@ -23,8 +23,8 @@ class PowerTransformed(Distribution):
 
     For `power` = 1/2 and `lower` = 0, the root of X follows `inner`, left-censored at zero: the usual model of
     precipitation. Mean, standard deviation and CRPS are integrals of the quantile function over log(τ/(1 - τ)), by
-    Gauss-Legendre in double precision. For `power` = 1/2 their relative error is less than 1e-6; for 1/4 that of the
-    standard deviation of a nearly always dry forecast is 1e-4.
+    Gauss-Legendre in double precision. For `power` = 1/2 their relative error is less than 1e-6; for 1/4, the standard
+    deviation of a nearly always dry forecast has an error of 1e-4.
 
     >>> from models.distribution.location_scale import Normal
     >>> PowerTransformed(Normal(torch.tensor([3.0]), torch.tensor([1.0])), 0.5, torch.tensor([0.0])).mean.round()

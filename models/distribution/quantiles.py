@@ -21,9 +21,9 @@ class Quantiles(Distribution):
 
     Values that decrease somewhere are sorted (Chernozhukov et al. 2010, doi:10.3982/ECTA7880). Mean, standard deviation
     and CRPS are those of the K values with probabilities that end half-way between neighbouring levels, and at 0 and 1.
-    At the levels (k - ½)/K all values have the same probability, and these numbers are those of an ensemble. The
-    distribution function is interpolated between the levels, with jumps at both ends. The values are not random draws,
-    so that `fair` has no effect.
+    At the levels (k - ½)/K all values have the same probability, and mean, standard deviation and CRPS equal those of
+    an ensemble. The distribution function is interpolated between the levels, with jumps at both ends. The values are
+    not random draws, so that `fair` has no effect.
 
     >>> Quantiles(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0.1, 0.5, 0.9])).mean
     tensor([2.3000])
@@ -62,7 +62,7 @@ class Quantiles(Distribution):
         return root(variance)
 
     def quantile(self, level: Tensor) -> Tensor:
-        """Interpolate linearly between the quantiles; the first and the last one for levels beyond theirs."""
+        """Interpolate linearly between the quantiles; beyond them, return the first or the last one."""
         known, wanted = self.levels.to(self.values), leading(level, self.values[0])
         wanted = wanted.expand(len(wanted), *self.values.shape[1:])
         above = torch.searchsorted(known, wanted.contiguous()).clamp(1, len(known) - 1)

@@ -47,7 +47,7 @@ class OnnxModel:
     ) -> OnnxModel:
         """Return the model of a file whose content `read_exported` has checked.
 
-        `threads` is the number of threads of ONNX Runtime, by default that of the thread budget.
+        `threads` is the number of threads of ONNX Runtime, by default the thread budget.
         """
         with package("an exported corrector", "train"):
             import onnxruntime

@@ -46,7 +46,7 @@ class MemberAttention(nn.Module):
         return attend(x, M, self.heads, mix, offset * scale[:, 0], self.last.weight, self.last.bias, self.norm.eps)
 
     def in_standard_operators(self, x: Tensor, M: int) -> Tensor:
-        """Return the same with operators that an exported file may contain."""
+        """Return the result of `forward`, with operators that an exported file may contain."""
         cells = x.unflatten(0, (-1, M)).permute(0, 3, 4, 1, 2)
         mixed = self.mix(self.norm(cells)).unflatten(-1, (3, self.heads, -1))
         mixed_values = functional.scaled_dot_product_attention(*mixed.permute(4, 0, 1, 2, 5, 3, 6).flatten(1, 3))

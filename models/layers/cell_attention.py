@@ -145,7 +145,7 @@ class _Attention:
         return _averages(self.weights, self.value)
 
     def backward(self, gradient: Tensor, values: Tensor) -> Tensor:
-        """Return the gradient of queries, keys and values, (3, heads, d, M, n), from that of the mixed `values`."""
+        """Return gradients of queries, keys and values, (3, heads, d, M, n), from the gradient of mixed `values`."""
         found = torch.empty(3, *gradient.shape, dtype=gradient.dtype, device=gradient.device)
         slopes = _products(gradient, self.value)
         slopes -= (gradient * values).sum(1)[:, :, None]
@@ -156,7 +156,7 @@ class _Attention:
         return found.flatten(0, 2)
 
     def before_norm(self, gradient: Tensor) -> Tensor:
-        """Return the gradient of the cells from that of `normal`, (C, M, n)."""
+        """Return the gradient of the cells from the gradient of `normal`, (C, M, n)."""
         gradient -= gradient.mean(0)
         along = (gradient * self.normal).mean(0)
         return gradient.addcmul_(self.normal, along, value=-1).mul_(self._per_deviation)

@@ -16,7 +16,7 @@ class MemberConv2d(Conv2d):
     """`Conv2d` of the members' own maps, joined with the last `shared` inputs, which are equal for all members.
 
     A convolution of joined maps is the sum of the convolutions of its parts. So shared maps are convolved once for each
-    forecast, and never repeated for each member. `parity` is that of the members' own maps.
+    forecast, and never repeated for each member. `parity` is the parity of the members' own maps.
     """
 
     def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, shared: int, parity: Sequence[int] = ()) -> None:

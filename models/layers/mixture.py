@@ -111,11 +111,11 @@ class SpatialMixture(LossTermLayer):
     expert is multiplied by its gate value. How the gate learns:
 
     - With `routing`, by classification of the error signal at the output of this layer, at any depth of a network. Its
-      gradient is that of the cross-entropy with labels 1 for a right choice, 0 for a wrong choice, and
-      (wrong choices in the cell) / (E - k) for the experts that were not chosen. This gradient reaches the gate alone,
-      not the layers below. It is the gradient of the layer's loss term, whose value is zero.
-    - Without `routing`, by the derivative of the product with the experts' outputs, or, without `scale_by_gate`, as if
-      gate and output were added (straight-through estimator).
+    gradient is the gradient of the cross-entropy with labels 1 for a right choice, 0 for a wrong choice, and (wrong
+    choices in the cell) / (E - k) for the experts that were not chosen. This gradient reaches the gate alone, not the
+    layers below. It is the gradient of the layer's loss term, whose value is zero. - Without `routing`, by the
+    derivative of the product with the experts' outputs, or, without `scale_by_gate`, as if gate and output were added
+    (straight-through estimator).
     """
 
     def __init__(

@@ -80,7 +80,7 @@ def norm_gelu(normalised: Normalised, out: Tensor) -> Tensor:
 def norm_gelu_backward(
     normalised: Normalised, gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of `x` (..., C), `weight` and `bias` from that of `norm_gelu`."""
+    """Return the gradients of `x` (..., C), `weight` and `bias` from the gradient of `norm_gelu`."""
     found, sums = torch.empty_like(x), []
     parts = zip(*(_blocks(part) for part in (x, gradient.contiguous(), found)), strict=True)
     for (normal, mean, per_deviation), (block, later, target) in zip(normalised, parts, strict=True):

@@ -67,7 +67,7 @@ def _convolve(
     this = EXCHANGES[exchange]
     swap = this.send(x)
     window = this.begin(x)
-    # Fast algorithms mix neighbouring cells, so the empty ones must be finite.
+    # Fast algorithms mix neighbouring cells, so cells without a value yet must be finite.
     window.flatten(-2).index_fill_(-1, this.indices(x.device).foreign_to, 0)
     y = functional.conv2d(window, weight, bias, stride, groups=groups)
     this.fill(window, swap.finish())

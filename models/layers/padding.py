@@ -144,7 +144,7 @@ class GlobeWindow:
         return window
 
     def scatter(self, gradient: Tensor, parity: Tensor | None, rows: int, columns: int) -> Tensor:
-        """Return the gradient of a field of `rows` and `columns` from that of its window."""
+        """Return the gradient of a field of `rows` and `columns` from the gradient of its window."""
         field = empty_field(gradient, rows, columns)
         # If the first patch covers the field, its copy takes the place of zeros.
         covers = _covers(self.patches[:1], rows, columns)
@@ -156,7 +156,7 @@ class GlobeWindow:
         return field
 
     def add_back(self, field: Tensor, gradient: Tensor, parity: Tensor | None = None, first: int = 0) -> None:
-        """Add the gradient of the window to that of the field, from the patch number `first` on."""
+        """Add the gradient of the window to the gradient of the field, from the patch number `first` on."""
         for patch in self.patches[first:]:
             cells, target = gradient[..., *patch.window], field[..., *patch.field]
             cells = cells.flip(patch.flipped) if patch.flipped else cells
@@ -241,8 +241,8 @@ def _signs(parity: Tensor, like: Tensor) -> Tensor:
 def pad(x: Tensor, grid: Grid, north: int, south: int, west: int, east: int) -> Tensor:
     """Return the whole globe `x` (..., H, W) with more rows and columns, continued on the sphere.
 
-    Rows beyond a pole are those before it, shifted by half a turn (for an odd number of columns, by the nearest column
-    to that). At the edge of a limited area the last row or column is repeated. A negative number removes rows.
+    Rows beyond a pole mirror the rows before it, shifted by half a turn (rounded to columns, if their number is odd).
+    At the edge of a limited area the last row or column is repeated. A negative number removes rows.
     """
     if not any((north, south, west, east)):
         return x

@@ -152,7 +152,7 @@ def _activate(normalised: Any, like: Tensor) -> Tensor:
 
 
 def _through_norm(normalised: Any, gradient: Tensor, x: Tensor, weight: Tensor, offset: Tensor) -> list[Tensor]:
-    """Return the gradients of maps `x`, weight and offset of a norm from that of its activation."""
+    """Return the gradients of maps `x`, weight and offset of a norm from the gradient of its activation."""
     cells = _cells(x)
     normalised = normalised_blocks(cells, weight, offset) if normalised is None else normalised
     found, *sums = norm_gelu_backward(normalised, _cells(gradient), cells, weight, offset)

@@ -33,7 +33,7 @@ infinite where a forecast without spread misses the analysis, because no move of
 
 **Bounds.** Values of the moved forecast lie within the physical bounds of the target. Between the last known quantile
 at a bound and the next one, values continue the line of the neighbouring piece until it meets the bound, so that a
-forecast whose levels are hardly moved has hardly another probability of 0 mm.
+small move of the levels changes the probability of 0 mm only a little.
 
 **Regions** are latitude bands. Each has a core, where only its own scores count; in the belts between two cores the
 scores are blended linearly with latitude, so that fields have no jump. The guarantee is for the cores.
@@ -141,15 +141,17 @@ def coverage_bound(largest: float, step: float, delay: int, count: int, end: boo
 
     Proof. θ_n - θ_0 = η Σ (τ - e), so the mean of e differs from τ by |θ_n - θ_0| / (η n).
 
-    Median: where it is issued B or more above its start, e ≥ τ, and the update does not raise it. The first update
-    after which it exceeds B raises it to at most B + η. The next D updates belong to forecasts that were issued before,
-    and raise it by at most η each. So its distance is at most B + η (D + 1), and the same holds below.
+    Median: let d be its score minus its score at the start. Where d >= B at issue, e ≥ τ, and the update does not raise
+    the score. The first update after which d exceeds B raises d to at most B + η. The next D updates belong to
+    forecasts that were issued before, and raise d by at most η each. So d is at most B + η (D + 1), and the same holds
+    below the start.
 
-    Upper end: it is issued at least as high as it is tracked, so B + η (D + 1) holds above. Below, an update lowers it
-    only if it was issued B below its start or higher. If it was issued as tracked, it falls by at most η (D + 1) from
-    there. If it was issued at the median, which it had crossed, it lay below the median by at most η (D + 1): with the
-    same e for both, an update brings the end closer to the median, so that at most D + 1 updates widen the gap.
-    So its distance is at most B + 2 η (D + 1). The lower end mirrors this.
+    Upper end: its issued score is at least its tracked score, so B + η (D + 1) holds above the start. Below the start,
+    an update lowers the score only if it was issued at most B below the start. If the issued score was the tracked one,
+    the score falls by at most η (D + 1) from there. If the issued score was the median's, which the end had crossed,
+    the end lay below the median by at most η (D + 1): with the same e for both, an update brings the end closer to the
+    median, so that at most D + 1 updates widen the gap. So the score stays within B + 2 η (D + 1) of the start. The
+    lower end mirrors this.
     """
     return (largest + (2 if end else 1) * step * (delay + 1)) / (step * count)
 

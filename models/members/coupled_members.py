@@ -2,8 +2,8 @@
 
 The template has one field for each member: the raw ensemble (ensemble copula coupling, ECC; Schefzik, Thorarinsdottir &
 Gneiting 2013, doi:10.1214/13-STS443), or past analyses (Schaake shuffle; Clark et al. 2004,
-doi:10.1175/1525-7541(2004)005<0243:TSSAMF>2.0.CO;2). Its dependence between places, times and variables becomes that of
-the corrected members.
+doi:10.1175/1525-7541(2004)005<0243:TSSAMF>2.0.CO;2). The corrected members get the template's dependence between
+places, times and variables.
 """
 
 from __future__ import annotations

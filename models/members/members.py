@@ -38,7 +38,7 @@ for normal distributions. Members beyond ±5 get the first or the last value."""
 
 
 def member_numbers(numbers: tuple[int, ...], count: int | None) -> tuple[int, ...]:
-    """Return the numbers of `count` members: the first ones of the forecast, continued after the highest.
+    """Return the numbers of `count` members: the first numbers of the forecast, continued after the highest.
 
     >>> member_numbers((0, 1, 2), 5)
     (0, 1, 2, 3, 4)

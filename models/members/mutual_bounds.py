@@ -73,7 +73,7 @@ def bound_by_raw(corrected: Mapping[Variable, np.ndarray], raw: Mapping[Variable
 
 
 def bound_mutually(corrected: Mapping[Variable, np.ndarray]) -> None:
-    """Bound the members (M, ...) of dependent variables by those of other corrected variables, in place."""
+    """Bound the members (M, ...) of dependent variables by the members of other corrected variables, in place."""
     for bound in mutual_bounds(corrected):
         _limit(corrected[bound.dependent], corrected[bound.other], bound.upper)
 

@@ -47,10 +47,10 @@ def fit_weights(
     The corrected mean is m + λ b - κ (m - k). κ comes from a regression of b - e, where e - b is the error left by the
     bias, on m - k. Then λ comes from a regression of e + κ (m - k) on b. Both are cut to [0, 1]. A joint regression
     would be useless for truth with a mean of zero in every cell, such as standardised truth: there b of the other years
-    is the exact opposite of a case. The corrected variance is α s² + β R² + γ with α, β, γ >= 0, which minimise its
-    squared difference from the squared error, in units of R². Cells are weighted by `area` (H, W). These are stacked
-    regressions (Breiman 1996, doi:10.1007/BF00117832): b, k and R come from years without the case. `total` adds up the
-    sums of all ranks. Without cases the weights are `RAW_WEIGHTS`.
+    always has the opposite sign of the left-out error. The corrected variance is α s² + β R² + γ with α, β, γ >= 0,
+    which minimise its squared difference from the squared error, in units of R². Cells are weighted by `area` (H, W).
+    These are stacked regressions (Breiman 1996, doi:10.1007/BF00117832): b, k and R come from years without the case.
+    `total` adds up the sums of all ranks. Without cases the weights are `RAW_WEIGHTS`.
     """
     products, variances = torch.zeros(()), torch.zeros(())
     for batch in batches:

@@ -20,8 +20,8 @@ class Network(nn.Module):
     """Features of a sample, then `maps` of the subclass, then a head, which returns the distribution.
 
     A subclass implements `maps`: from the features (B, F, H, W), where F is `self.features.count`, to the head's input
-    (B, N, H, W), where N is `self.head.count`. Its constructor passes the options `head` and `baseline`, those of
-    `make_head`, to this one. Its last layer should be a `zero_convolution`, so that training starts at the baseline.
+    (B, N, H, W), where N is `self.head.count`. Its constructor passes the options `head` and `baseline` of `make_head`
+    to this class. Its last layer should be a `zero_convolution`, so that training starts at the baseline.
     """
 
     moments_only = any_grid = tiles = True

@@ -39,14 +39,14 @@ class Transformer(nn.Module):
     `member_attention: false` corrects each member without the others: the network sees neither them nor their mean and
     spread, and s is the size of past errors. If the raw members are independent draws, given the state at the initial
     time, the members that `head: members` returns are independent too. Their expected fair CRPS (Ferro 2014,
-    doi:10.1002/qj.2270) and ratio of spread to error then depend on the number of members no more than those of the
-    raw ensemble, whatever the number in training was. Train such a network with the fair score: the plain CRPS rewards
+    doi:10.1002/qj.2270) and ratio of spread to error then depend on the number of members no more than for the raw
+    ensemble, whatever the number in training was. Train such a network with the fair score: the plain CRPS rewards
     members that are too close together.
 
     Members have `width` channels at the finest resolution, the shared maps twice as many. The resolution is halved
     `depth` times. With `attention_window` > 0, cells attend as well: at the coarsest resolution, in windows of so many
     rows and columns. Attention heads have `width` channels. `mixture`, `cell_embedding`, `stem_width` and `cell_width`
-    are those of `UNet`, for the shared maps. With `head: members` the path of single cells moves all members alike.
+    are options of `UNet`, for the shared maps. With `head: members` the path of single cells moves all members alike.
     """
 
     any_grid = tiles = True

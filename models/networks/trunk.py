@@ -32,9 +32,9 @@ ConvolutionFactory = Callable[..., nn.Module]
 class ResidualBlock(nn.Module):
     """Two convolutions with normalisation and GELU, added to a linear map of the input.
 
-    `parity` is that of the inputs (`HaloPad`), for the first block of a network. The ranks of a channel axis divide the
-    channels of `wide` blocks. The last `shared` inputs are maps that all members of a forecast share. With `recompute`,
-    large maps are computed again in the backward pass where that saves memory (`RowBlock`).
+    `parity` is the parity of the inputs (`HaloPad`), for the first block of a network. The ranks of a channel axis
+    divide the channels of `wide` blocks. The last `shared` inputs are maps that all members of a forecast share. With
+    `recompute`, large maps are computed again in the backward pass where that saves memory (`RowBlock`).
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ResidualBlock(nn.Module):
 
 
 def _maps(resize: nn.Module | None, *inputs: Tensor) -> Tensor:
-    """Return the last input, resized, joined with those before it."""
+    """Return the last input, resized, joined with the inputs before it."""
     *others, x = inputs
     x = resize(x) if resize else x
     return torch.cat([*others, x], dim=1) if others else x
@@ -135,13 +135,13 @@ class Trunk(nn.Module):
     """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) without its last layer.
 
     The resolution is halved `depth` times, with `width` channels at the finest level and twice as many at each coarser
-    one. All blocks but those of the finest level are wide. With `mixture`, the options of `Mixing`, the convolutions at
+    one. All blocks except at the finest level are wide. With `mixture`, the options of `Mixing`, the convolutions at
     the finest level are mixtures of experts.
 
     Rows of a batch may be members of forecasts. With `member_attention`, the members of a forecast attend to one
     another at every level of the encoder. With `attention_window` > 0, cells attend to one another at the coarsest
-    level, in windows of so many rows and columns. `parity` is that of the inputs (`HaloPad`). The last `shared` inputs
-    are maps that all members of a forecast share. `recompute` is that of `ResidualBlock`.
+    level, in windows of so many rows and columns. `parity` is the parity of the inputs (`HaloPad`). The last `shared`
+    inputs are maps that all members of a forecast share. `recompute` is an option of `ResidualBlock`.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Trunk(nn.Module):
         self.down = nn.ModuleList(Downsample(fine) for fine in grids[:-1])
         self.up = nn.ModuleList(Upsample(fine) for fine in grids[:-1])
         convolutions = [Mixing.of(mixture), *[Conv2d] * depth]
-        # Which experts a mixture takes depends on all inputs together.
+        # A mixture chooses its experts from all inputs together, so its inputs are joined before.
         self._divided = bool(shared) and mixture is None
         self.encoder = nn.ModuleList(
             ResidualBlock(

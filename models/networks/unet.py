@@ -25,8 +25,8 @@ from models.parallel.domain import Domain
 class UNet(Network):
     """`depth` halvings of the resolution, `width` channels at the finest level, twice as many at each coarser one.
 
-    With many features, most weights would be those of the first convolution. With `stem_width`, this convolution reads
-    so many linear combinations of the features instead, after a GELU.
+    With many features, most weights would belong to the first convolution. With `stem_width`, this convolution reads so
+    many linear combinations of the features instead, after a GELU.
 
     `cell_width` > 0 adds a second path to the last layer: two hidden layers of so many units that see each cell by
     itself, as in the MLP. Formulas of neighbouring cells are features already, so this path needs few forecasts to

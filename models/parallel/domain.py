@@ -41,7 +41,7 @@ class Domain:
     """`grid` in tiles: rank r of `group` has tile row r // n and tile column r % n, of n tile columns.
 
     `rank` is the rank of this process. `grid` is the whole globe. `everyone` is the group of all ranks that step
-    together, also those with the same tile of other samples. With a `channel_axis`, wide layers divide channels instead
+    together, also ranks with the same tile of other samples. With a `channel_axis`, wide layers divide channels instead
     of rows.
 
     >>> Domain.split(Grid.regular(5, 8), bands=2, sectors=2, rank=3).tile
@@ -117,7 +117,7 @@ class Domain:
 
     @property
     def steppers(self) -> str:
-        """Name of the group of all ranks that step together; of those that share the grid if there are no others."""
+        """Name of the group of all ranks that step together; or of the ranks that share the grid."""
         return self.everyone or self.sharers
 
     def tile_of(self, rank: int) -> tuple[slice, slice]:

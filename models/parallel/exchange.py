@@ -59,7 +59,7 @@ class Exchange:
         return _fetch(to_compute_dtype(x), self.number)
 
     def check(self, x: Tensor) -> None:
-        """Raise ValueError for a field whose shape is not that of this rank's tile."""
+        """Raise ValueError for a field whose shape is not the shape of this rank's tile."""
         if x.shape[-2:] != self.domain.own_shape:
             raise ValueError(
                 f"rank {self.domain.rank} of {self.domain.ranks} has a field of {tuple(x.shape[-2:])} cells where its "
@@ -279,6 +279,6 @@ def destroy_groups() -> None:
 
 
 def count_sent(kind: str, parcel: Tensor) -> None:
-    """Add the bytes of a parcel that this rank sends to those of `count_sent_bytes`."""
+    """Add the bytes of a parcel that this rank sends to the counts of `count_sent_bytes`."""
     if _sent is not None:
         _sent[kind] += parcel.numel() * parcel.element_size()

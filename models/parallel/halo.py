@@ -28,10 +28,10 @@ ZERO_CELL = -1
 class HaloPlan:
     """How to assemble this rank's window (h, w) from its tile and from cells of other ranks.
 
-    `window` and `tile` are the rectangle that both share, in the coordinates of each. Cell `own_to[k]` of the flattened
-    window is cell `own_from[k]` of the flattened tile. Cell `foreign_to[k]` is cell `foreign_from[k]` of the received
-    cells, in the order of the ranks. All other cells are zero. `sends[q]` are the cells of the tile that rank q needs,
-    `receives[q]` is the number of cells that come from rank q.
+    `window` and `tile` give the rectangle that window and tile share, in the coordinates of each. Cell `own_to[k]` of
+    the flattened window is cell `own_from[k]` of the flattened tile. Cell `foreign_to[k]` is cell `foreign_from[k]` of
+    the received cells, in the order of the ranks. All other cells are zero. `sends[q]` are the cells of the tile that
+    rank q needs, `receives[q]` is the number of cells that come from rank q.
     """
 
     shape: tuple[int, int]

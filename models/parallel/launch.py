@@ -60,7 +60,7 @@ def launch(ranks: int) -> NoReturn:
             f"{advice}; run the same command again to resume",
             file=sys.stderr,
         )
-    # Of several codes the one nearest to the cause: 1 a bug, 2 a wrong input, 3 a run that can resume.
+    # Of several codes, the one nearest to the cause counts: 1 a bug, 2 a wrong input, 3 a run that can resume.
     code = min((code if code > 0 else 3 for code in codes if code), default=0)
     if code and interruption.requested():
         interruption.end_soon(code)

@@ -58,7 +58,7 @@ class Mesh:
     """Ranks that divide the channels of wide layers; in all other layers each of them has a tile of its own."""
     rank: int = 0
     local_rank: int = 0
-    """Number of this rank among those on the same machine, and so of its GPU."""
+    """Number of this rank among the ranks on its machine, and so the number of its GPU."""
     local_ranks: int = 1
     store: Store | None = field(default=None, repr=False)
     """Key-value store that all ranks share."""
@@ -154,7 +154,7 @@ class Mesh:
     def gather_data(self, value: Any) -> list[Any] | None:
         """Return the values of all data ranks in their order on the first rank, None on the others.
 
-        The value of a data rank is that of its first tile.
+        The value of a data rank is the value of its first tile.
         """
         if not self.alongside:
             return [value] if self.first else None
@@ -322,7 +322,7 @@ def _report_lost_ranks() -> Iterator[None]:
 
 
 def _lost(what: str, error: BaseException) -> NoReturn:
-    # Ranks describe the end of a connection differently; with equal messages the launcher prints one.
+    # Ranks describe the end of a connection differently; the launcher prints equal messages once.
     ended = re.search("connection (closed|reset)|broken pipe", str(error), re.IGNORECASE)
     detail = "" if ended else f" ({_short(error)})"
     raise InterruptedRunError(

@@ -18,7 +18,7 @@ from models.parallel.domain import ChannelAxis, Cuts, Domain
 from models.parallel.exchange import Swap, to_compute_dtype
 
 NOWHERE, CHANNELS, ROWS = 0, 1, 2
-"""Axes of (B, C, H, W). Splitting `NOWHERE` sends all to every rank, joining `NOWHERE` adds."""
+"""Axes of (B, C, H, W). To split at `NOWHERE` sends everything to every rank, to join at `NOWHERE` adds the tensors."""
 
 
 def merge_tiles(x: Tensor, domain: Domain) -> Tensor:

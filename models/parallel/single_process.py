@@ -24,7 +24,7 @@ class Processes(Protocol):
 
     @property
     def local_rank(self) -> int:
-        """Number of this process among those on the same machine, and so of its GPU."""
+        """Number of this process among the processes on its machine, and so the number of its GPU."""
 
     @property
     def local_ranks(self) -> int:

@@ -1,4 +1,4 @@
-"""Slurm: the environment variables of torchrun, from those of a task of srun."""
+"""Slurm: the environment variables of torchrun, from the variables of a task of srun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from data_pipeline.common.errors import InputError
 
 
 def variables_from_slurm(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torchrun would set, from those of Slurm; none where this process is the only rank.
+    """Return the variables that torchrun would set, from Slurm's variables; none where this process is the only rank.
 
     A process is the only rank outside Slurm, in a batch script itself and in a step of one task. There are none either
     under a torchrun that srun has started, because torchrun has set them already.

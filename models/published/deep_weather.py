@@ -33,7 +33,7 @@ class BiasNet(nn.Module):
     """U-Net of `depth` halvings: layers of `width` and 2 `width` channels at the finest level, doubled at each coarser.
 
     The original has a third dimension of size one and kernels 3 x 3 x 3, of which two thirds only see zero padding.
-    Kernels here are 3 x 3; all other shapes are the published ones. `parity` is that of the inputs (`HaloPad`).
+    Kernels here are 3 x 3; all other shapes are the published ones. `parity` is the parity of the inputs (`HaloPad`).
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class ResNet2dSimple(nn.Module):
     """σ = |a spread + network| at full resolution: two layers, six inception blocks of 4 to 7 times `width` channels.
 
     The spread of the targets is joined to the maps before the first block and before the last layer. The last layer
-    starts with a = 1 and zero weights for the network, so that σ starts as the spread. `parity` is that of the inputs
-    (`HaloPad`).
+    starts with a = 1 and zero weights for the network, so that σ starts as the spread. `parity` is the parity of the
+    inputs (`HaloPad`).
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class ResNet2d(nn.Module):
 
     The second half of the inputs, the fields, is compressed into three channels. The first convolution and every block
     read these channels and the first half of the inputs, the spreads. The output of the first convolution is joined
-    again before the last two layers, the spread of the targets before the last one, which starts as in
-    `ResNet2dSimple`. `parity` is that of the inputs. Compression mixes winds with other fields, so its three channels
-    have no parity.
+    again before the last two layers. The spread of the targets is joined before the last layer, which starts as in
+    `ResNet2dSimple`. `parity` is the parity of the inputs. Compression mixes winds with other fields, so its three
+    channels have no parity.
     """
 
     def __init__(

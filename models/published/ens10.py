@@ -30,7 +30,7 @@ class ConvNormReLU(nn.Module):
 
     The normalisation removes the convolution's bias. The gradient of the bias would be rounding errors, which Adam
     would scale up to full steps that differ between meshes. The bias is kept, so that published weights can be loaded,
-    with a gradient of exactly zero. `parity` is that of the inputs (`HaloPad`), for the first layer of a network.
+    with a gradient of exactly zero. `parity` is the parity of the inputs (`HaloPad`), for the first layer of a network.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class ConvNormReLU(nn.Module):
 
 
 def add_fixed_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Return x (B, C, H, W) plus a bias (C) whose gradient is zero: data parallelism expects one for every parameter.
+    """Return x (B, C, H, W) plus a bias (C) with a gradient of zero.
 
-    `x` may be overwritten.
+    The gradient is given, because data parallelism expects one for every parameter. `x` may be overwritten.
     """
     if torch.compiler.is_compiling():
         return x + (bias.detach() + 0 * bias).to(x)[:, None, None]

@@ -1,9 +1,9 @@
 """Mean and standard deviation in a window around each cell, smoothed, for local area-wise standardisation.
 
 The uncertainty network of Grönquist et al. (2021, doi:10.1098/rsta.2020.0092) standardises members by the statistics of
-their region instead of those of their cell. Moments of many fields are merged from moments of a few: sums of squares
-lose all digits where a mean is large and a spread small, as for geopotential; means and sums of squared departures do
-not (Chan, Golub and LeVeque 1983, doi:10.1080/00031305.1983.10483115).
+their region instead of the statistics of their cell. Moments of many fields are merged from moments of a few: sums of
+squares lose all digits where a mean is large and a spread small, as for geopotential; means and sums of squared
+departures do not (Chan, Golub and LeVeque 1983, doi:10.1080/00031305.1983.10483115).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PoET: a U-Net that corrects each member, with attention among the members of a forecast.
 
 Post-processing ensembles with transformers, Ben Bouallègue et al. 2024, doi:10.1175/AIES-D-23-0027.1, arXiv:2303.17195;
-the attention is that of Finn 2021, arXiv:2106.13924.
+the attention is taken from Finn 2021, arXiv:2106.13924.
 """
 
 from __future__ import annotations

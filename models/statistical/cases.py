@@ -148,7 +148,8 @@ def gather(
 ) -> list[tuple[Tensor, ...]]:
     """Read all samples; return for each lead time of the task the tensors (N, ...) that `pick` returns.
 
-    `pick` gets a batch of these rows and returns tensors with the same leading B. Nothing else is kept in memory.
+    `pick` gets a batch of these rows and returns tensors with the same first dimension B. Nothing else is kept in
+    memory.
     """
     passes.check_lead_times(task)
     parts: list[list[tuple[Tensor, ...]]] = [[] for _ in task.lead_times]

@@ -43,9 +43,9 @@ class EMOS(CellModel):
 
     Before a fit, and at cells without truth, the forecast has the ensemble's own mean and standard deviation. With
     `seasonal`, the bias has an annual cycle. With `window_days`, all coefficients do. `shared` fits one set of
-    coefficients for the whole globe. `shared=partly` chooses coefficients between these and those of each cell by
-    held-out cases (`EMOSCases.fit_partly_shared`). `family`, `scale` and `score` are options of `Regression`; `lower`
-    is the lower bound of a bounded family, in the target's units.
+    coefficients for the whole globe. `shared=partly` chooses coefficients between the shared ones and each cell's own
+    by held-out cases (`EMOSCases.fit_partly_shared`). `family`, `scale` and `score` are options of `Regression`;
+    `lower` is the lower bound of a bounded family, in the target's units.
 
     A window holds the cases of all training years whose day of the year differs from its centre by `window_days` at
     most. There are two windows in every `window_days`; between their centres coefficients are interpolated. A window of
@@ -260,7 +260,7 @@ class _Tables:
         """(L, T, h, w) 1 where there are training cases, a fit, a penalised fit; of all cases of a lead time."""
 
     def store(self, one: _Regression, rows: slice, fit: Fit) -> None:
-        """Store the coefficients (P, K) of some rows; those that are NaN leave the table as it is."""
+        """Store the coefficients (P, K) of some rows; NaN leaves the table as it is."""
         table = self.of_folds[one.table]
         found = _with_season(fit.coefficients, table.shape[1]).view(table.shape[1], *table[0, 0, 0, rows].shape)
         fitted = ~found[0].isnan()

@@ -18,14 +18,14 @@ from models.distribution import Distribution
 from models.statistical.regression import Fit, Regression, cell_blocks
 
 OWN_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Candidates for partly shared coefficients: how far they lie from the shared ones towards those of the cell."""
+"""Candidates for partly shared coefficients: 0 stands for the shared ones, 1 for the cell's own."""
 HELD_OUT_FOLDS = 4
 """Number of successive stretches of time, each held out once, that choose among `OWN_FRACTIONS`."""
 STEEPEST_LOCATION, STEEPEST_SCALE = 10.0, {"quadratic": 100.0, "log": 5.0}
 """Limits of |b| and |δ|. A steeper fit comes from a predictor that hardly varies in training, and would explode where
 it varies; it is fitted again without this predictor."""
 GREATEST_SPREAD = 4.0
-"""With `scale=log`, an std counts as at most this factor times the greatest one of the training cases."""
+"""With `scale=log`, an std counts at most as this factor times the greatest std of the training cases."""
 
 
 def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class EMOSCases:
     lower: Tensor | None = None
     """(K,) lower bound of a bounded family."""
     weight: Tensor | None = None
-    """(K,) weight of each cell in coefficients that cells share, and in the choice of partly shared ones."""
+    """(K,) weight of each cell in the fit of shared and in the choice of partly shared coefficients."""
 
     def fit_cells(self, regression: Regression) -> Tensor:
         """Return the coefficients (P, K) of each cell."""
@@ -187,8 +187,8 @@ class EMOSCases:
     def fit(self, regression: Regression, shared: bool = False) -> Fit:
         """Return the fit of each cell, or of one regression on the cases of all cells.
 
-        Coefficients are NaN if their CRPS on the training cases is greater than that of the raw ensemble. This is
-        checked for a fit of the CRPS, and for a fit of the likelihood only if it is penalised.
+        Coefficients are NaN if their CRPS on the training cases is greater than the raw ensemble's. This is checked for
+        a fit of the CRPS, and for a fit of the likelihood only if it is penalised.
         """
         regression.check_lower(self.lower)
 
@@ -226,7 +226,7 @@ def _fit_block(
     one = torch.ones_like(mean[:1])
 
     def fit(rows: Tensor, *varying: Tensor) -> Fit:
-        """Return the fit of some cells with these means and spreads."""
+        """Return the fit of the cells `rows`; `varying` are means and spreads."""
         m, s = (values[rows] for values in varying)
         own = [term.expand_as(mean)[rows] for term in harmonics]
         bound = None if lower is None else lower.expand_as(mean)[rows]

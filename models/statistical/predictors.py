@@ -22,7 +22,7 @@ SMALLEST_SPREAD = 1e-3
 def annual_harmonics(init_time: Tensor, lead_time: Tensor, harmonics: int = 1) -> Tensor:
     """Return cosine and sine of each harmonic of the year, (B, 2·harmonics), in the order cos, sin, cos, sin, ...
 
-    The phase is that of the valid time. `init_time` (B,) counts seconds since 1970-01-01 UTC, `lead_time` (B,) hours.
+    The phase is taken at the valid time. `init_time` (B,) counts seconds since 1970-01-01 UTC, `lead_time` (B,) hours.
 
     >>> annual_harmonics(torch.tensor([0]), torch.tensor([0]), harmonics=2)
     tensor([[1., 0., 1., 0.]])

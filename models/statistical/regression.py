@@ -123,7 +123,7 @@ class Regression:
 
         In some cells the score has no minimum, or one at extreme coefficients: σ = 0 fits dry cases best, and μ → -∞ a
         censored cell that is always dry. There, each case has the penalty ((μ - μ₀) / σ₀)² + (log σ - log σ₀)², and for
-        log δ likewise, where μ₀ and σ₀ are those of least squares. All penalties together have the weight of one case.
+        log δ likewise, where μ₀ and σ₀ come from least squares. All penalties together have the weight of one case.
         Coefficients are NaN for a cell with fewer than two cases per coefficient, for a cell whose predictors give the
         truth exactly, and for a cell without a minimum in spite of the penalty.
         """
@@ -265,7 +265,7 @@ class Regression:
                     hessian[:, rows_i, rows_j] += block
                     if i < j:
                         hessian[:, rows_j, rows_i] += block.mT
-        if self.scale == "quadratic":  # from derivatives by γ² to those by γ
+        if self.scale == "quadratic":  # from derivatives by γ² to derivatives by γ
             inner = torch.cat([torch.ones_like(beta), 2 * gamma, torch.ones_like(shift)], dim=1)
             hessian *= inner[:, :, None] * inner[:, None, :]
             hessian.diagonal(dim1=1, dim2=2)[:, p : p + q] += 2 * gradient[:, p : p + q]
