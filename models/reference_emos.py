@@ -36,7 +36,7 @@ FIT_VERSION = 2
 SECONDS_PER_CASE = 5e-6
 """Seconds of a regression for one cell of one training forecast, as measured on one thread; rain takes up to twice."""
 PILOT = 4
-"""Forecasts that are read to estimate the time of a fit."""
+"""Number of forecasts that are read to estimate the time of a fit."""
 
 
 class LeftOutError(InputError):

@@ -82,7 +82,7 @@ class Guard:
     def verdict(
         self, description: CorrectorDescription, tiles: Sequence[TileSummary], forecast: RawForecast
     ) -> Verdict:
-        """Return what corrects a forecast, given the summaries of all tiles."""
+        """Return the verdict on a forecast, given the summaries of all tiles."""
         problems = forecast_problems(description, tiles, forecast)
         if not problems:
             return Verdict()

@@ -178,7 +178,7 @@ class CorrectionPipeline:
 
 
 class CorrectionPipelines:
-    """The pipelines of a run: the first rank requests a forecast of one, all ranks correct it.
+    """The pipelines of a run: the first rank requests a forecast of a pipeline, and all ranks correct it.
 
     The other ranks must be in `serve`.
     """

@@ -88,12 +88,12 @@ class CensoredShiftedGamma(Distribution):
         return self._native(torch.where(value <= self.lower, _log_probability(k, c), density))
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
-        """CRPS of the uncensored distribution minus the integral of F² up to `lower`; a truth below adds its distance.
+        """CRPS of the uncensored distribution minus the integral of F² up to `lower`.
 
         In units of the scale, with z = (y - shift)/scale and c = (lower - shift)/scale: the CRPS is
         (z - k)(2F(z) - 1) + 2k D(z) - h, the integral (c - k) F(c)² + 2k D(c) F(c) - h P(G + G' <= 2c), where
         h = E|G - G'|/2 = Γ(k + ½)/(√π Γ(k)). This is the formula of Scheuerer & Hamill, with F - D in place of the
-        distribution function of the shape k + 1.
+        distribution function of the shape k + 1. For a truth below `lower`, its distance from `lower` is added.
         """
         k = self._shape
         # Near 0 the density may be so large that derivatives are differences of huge numbers.
@@ -222,7 +222,7 @@ def _by_shape(k: Tensor, x: Tensor) -> Tensor:
     middle = half - low
     centre = _series(1 / a, (0, 1 / 2, 1 / 12, 0, -1 / 120, 0, 1 / 252, 0, -1 / 240, 0, 1 / 132))  # log a - ψ(a)
     integral = torch.zeros_like(a)
-    # Several nodes at once where there are few elements, because each operation takes some microseconds.
+    # Several nodes are computed at once where there are few elements, because each operation takes some microseconds.
     at_once = max(1, min(_QUADRATURE_NODES, _ELEMENTS_AT_ONCE // max(a.numel(), 1)))
     rule = (
         torch.from_numpy(numbers).to(a, non_blocking=True)
@@ -290,8 +290,8 @@ def _series(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 def _inverse(k: Tensor, level: Tensor) -> Tensor:
     """Return x with P(k, x) = level, by Newton's method for log P below the median and log(1 - P) above.
 
-    Both are concave functions of log x, so Newton's method converges from any initial value: from the cube of Wilson &
-    Hilferty (1931), or where that is too small, from the power x^k/Γ(k + 1) >= P.
+    Both are concave functions of log x, so Newton's method converges from any initial value. It starts at the cube of
+    Wilson & Hilferty (1931), or where that is too small, at the x with x^k/Γ(k + 1) = P.
     """
     k, level = torch.broadcast_tensors(k, level)
     inner = level.clamp(1e-300, 1 - 2**-53)

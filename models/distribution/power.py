@@ -71,9 +71,10 @@ class PowerTransformed(Distribution):
         return missing_as(value, torch.where(above, self.inner.log_prob(root_of_value) + slope, mass))
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
-        """∫ 2τ(y - Q(τ)) dτ up to F(y), plus ∫ 2(1 - τ)(Q(τ) - y) dτ from there on; a truth below adds its distance.
+        """∫ 2τ(y - Q(τ)) dτ up to F(y), plus ∫ 2(1 - τ)(Q(τ) - y) dτ from F(y) on.
 
         This is the integral of the quantile score over all levels (Laio & Tamea 2007, doi:10.5194/hess-11-1267-2007).
+        For a truth below `lower`, its distance from `lower` is added.
         """
         exact = in_double(self)
         y = torch.maximum(truth.double(), exact.lower)

@@ -72,9 +72,9 @@ class TruncatedNormal(Bounded):
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """σ [z(1 - 2S) + 2φ(z)/P - Φ(-√2 l)/(√π P²)] with P = Φ(-l), S = Φ(-z)/P and z = (y - μ)/σ.
 
-        A truth below `lower` adds its distance (Thorarinsdottir & Gneiting 2010,
-        doi:10.1111/j.1467-985X.2009.00616.x). For l > 0 the same is σ [e - 2m(l) + 2S m(z) + J], where e = z - l and
-        J, the integral of the squared survival function, is (l n + 2 m(l) n - m(l)²)/(l + n) with n = m(√2 l)/√2.
+        For a truth below `lower`, its distance from `lower` is added (Thorarinsdottir & Gneiting 2010,
+        doi:10.1111/j.1467-985X.2009.00616.x). For l > 0 the same is σ [e - 2m(l) + 2S m(z) + J], where e = z - l and J,
+        the integral of the squared survival function, is (l n + 2 m(l) n - m(l)²)/(l + n) with n = m(√2 l)/√2.
         """
         head, tail = self._bound
         standard, y = self.standard, torch.maximum(truth, self.lower)

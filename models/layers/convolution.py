@@ -91,7 +91,7 @@ class ConvTranspose2d(nn.ConvTranspose2d):
         self.window = HaloPad(self.out.coarsen(), rows, columns)
         tile, mine = self.out.tile, divmod(self.out.rank, self.out.tiles[1])
         before = (kernel - 1) // 2
-        # The result starts at the first fine point of the first coarse point of the window.
+        # The result starts at the first fine point to which the first coarse point of the window contributes.
         self._skip = tuple(
             part.start - (2 * intervals[k][0] - before)
             for part, intervals, k in zip(tile, (rows, columns), mine, strict=True)

@@ -49,7 +49,7 @@ class SphereGate(nn.Module):
         super().__init__()
         check_integer("model.degree", degree, 0)
         self.out, terms = Domain.of(grid), (degree + 1) ** 2
-        # The squares of all harmonics sum to their number at every point: so the variance is the same as of a latent
+        # The squares of all harmonics sum to their number at every point, so the variance is the same as for a latent
         # gate.
         self.weight = nn.Parameter(torch.randn(experts, terms) * (experts / outputs / terms) ** 0.5)
         latitude = np.radians(self.out.grid.latitudes)

@@ -111,11 +111,11 @@ class SpatialMixture(LossTermLayer):
     expert is multiplied by its gate value. How the gate learns:
 
     - With `routing`, by classification of the error signal at the output of this layer, at any depth of a network. Its
-    gradient is the gradient of the cross-entropy with labels 1 for a right choice, 0 for a wrong choice, and (wrong
-    choices in the cell) / (E - k) for the experts that were not chosen. This gradient reaches the gate alone, not the
-    layers below. It is the gradient of the layer's loss term, whose value is zero. - Without `routing`, by the
-    derivative of the product with the experts' outputs, or, without `scale_by_gate`, as if gate and output were added
-    (straight-through estimator).
+      gradient is the gradient of the cross-entropy with labels 1 for a right choice, 0 for a wrong choice, and
+      (wrong choices in the cell) / (E - k) for the experts that were not chosen. This gradient reaches the gate alone,
+      not the layers below. It is the gradient of the layer's loss term, whose value is zero.
+    - Without `routing`, by the derivative of the product with the experts' outputs, or, without `scale_by_gate`, as if
+      gate and output were added (straight-through estimator).
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class _Choice(torch.autograd.Function):
             return (None,) * 6
         B, E, *_ = ctx.shape
         choice = choice.long()
-        # The derivative by the gate value of each choice, without routing.
+        # Without routing, this is the derivative by the gate value of each choice.
         to_choice = error * factors[0] if scale_by_gate else error
         if rules:
             if weight is None:
@@ -226,7 +226,8 @@ class _Choice(torch.autograd.Function):
             error = error * (size <= limit + UNDAMPED).to(error).clamp(min=rules.damping)
         signal = error * factors[1].to(error) if scale_by_gate else error
         to_experts = signal.new_zeros(ctx.shape).scatter_(1, choice.expand(B, -1, -1, -1), signal)
-        # A gate that does not depend on the forecast makes one choice for the whole batch: sum over it.
+        # A gate that does not depend on the forecast makes one choice for the whole batch, so its gradient is a sum
+        # over the batch.
         together = B if len(gate) < B else 1
         evidence = (right if rules and rules.classify else to_choice).reshape(together, -1, *error.shape[1:]).sum(0)
         if rules and rules.classify:

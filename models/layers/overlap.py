@@ -48,7 +48,7 @@ def overlapping_work(exchange: Exchange | None, weight: Tensor, stride: int) -> 
 
 
 def overlaps(work: int, device: torch.device) -> bool:
-    """Return whether a layer of so many multiply-adds overlaps; ranks may differ."""
+    """Return whether a layer of so many multiply-adds overlaps; the answers of ranks may differ."""
     return work >= WORTHWHILE.get(device.type, math.inf)
 
 

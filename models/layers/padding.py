@@ -92,8 +92,8 @@ class HaloPad(nn.Module):
 class Patch:
     """Cells of a window that are copied together: rectangles of equal size in the window and in the field.
 
-    An axis of the field is read backwards if it is `flipped`. A field's rectangle of one row or column is repeated.
-    `turned` cells lie beyond a pole.
+    An axis of the field is read backwards if it is `flipped`. If the field's rectangle is one row or column, it is
+    repeated in the window. `turned` cells lie beyond a pole.
     """
 
     window: tuple[slice, slice]

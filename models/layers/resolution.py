@@ -123,7 +123,7 @@ class _Interpolated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         shares, first, (h, w) = ctx.options
-        # Fine points before the first coarse point that has a share in them.
+        # Number of fine points to add before the first one, where the first coarse point has shares, too.
         before = [part + 1 if shares == LINEAR_SHARES else 3 - part for part in first]
         # A convolution adds as many zeros after the field as before it. Where these are too few, two more are added.
         more = [

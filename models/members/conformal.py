@@ -61,7 +61,7 @@ from models.engines.engine import Prediction
 CONFORMAL_FORMAT = 1
 BANDS = ("south", "tropics", "north")
 CORE, BELT = (15.0, 25.0), 10.0
-"""Degrees of latitude: the core of the tropics ends at `CORE[0]`, the others begin at `CORE[1]`, `BELT` further."""
+"""Degrees of latitude: the core of the tropics ends at `CORE[0]`, the others begin at `CORE[1]`, after a belt."""
 LAST_SCORE = 3.0
 """Quantiles of a distribution are read up to this score, levels 0.00135 to 0.99865."""
 _ROUNDING = 1e-9

@@ -56,7 +56,7 @@ def _sortable(values: np.ndarray) -> np.ndarray:
     """Return uint64 numbers that are in the order of the floats; one number for all NaN, one for both zeros."""
     bits: np.ndarray = (values + 0.0).view(np.uint64)
     negative = bits >> np.uint64(63)
-    # All bits of a negative number are inverted, of others only the sign.
+    # Invert all bits of a negative number, and only the sign of other numbers.
     keys: np.ndarray = bits ^ ((np.uint64(0) - negative) | SIGN)
     missing = np.isnan(values)
     if missing.any():

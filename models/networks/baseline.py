@@ -27,7 +27,7 @@ from models.statistical.emos import EMOS
 from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 YEAR_GROUPS = 4
-"""Groups of training years; EMOS is fitted without each of them."""
+"""Number of groups of training years; EMOS is fitted once without each group."""
 CASES_OF_CLIMATE = 10
 """Training cases that a cell needs at a lead time before the climate baseline corrects the raw ensemble there.
 

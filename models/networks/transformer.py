@@ -160,7 +160,7 @@ class Transformer(nn.Module):
         members = select_channels(sample.ensemble, self._targets, 2)
         climate = self.start if isinstance(self.start, ClimateBaseline) else None
         if not self._attention:
-            # The feature is the logarithm of the size of errors plus 2.
+            # The feature is log(size of errors) + 2.
             unit = torch.exp(errors[:, len(self._targets) :] - 2)
             return climate.corrected(members, sample, errors) if climate else members, unit
         mean, unit = self.start(sample, errors)

@@ -204,9 +204,9 @@ class Mesh:
 def join_mesh(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 10.0) -> Iterator[Mesh]:
     """Make this process a rank of a mesh of `shape`, which `mesh_shape` reads, inside the block.
 
-    Under torchrun or srun, which have started the ranks, they connect. Otherwise this process starts as many copies of
-    itself, waits for them and exits with their code. A rank that ends, or does not answer for `timeout_minutes`, ends
-    the run on all ranks.
+    Under torchrun or srun, which have started the ranks, this process connects to them. Otherwise this process starts
+    as many copies of itself, waits for them and exits with their code. A rank that ends, or does not answer for
+    `timeout_minutes`, ends the run on all ranks.
     """
     data, bands, sectors, channels = mesh_shape(shape, option)
     ranks = data * bands * sectors * channels

@@ -11,8 +11,8 @@ from data_pipeline.common.errors import InputError
 def variables_from_slurm(given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that torchrun would set, from Slurm's variables; none where this process is the only rank.
 
-    A process is the only rank outside Slurm, in a batch script itself and in a step of one task. There are none either
-    under a torchrun that srun has started, because torchrun has set them already.
+    A process is the only rank outside Slurm, in a batch script itself and in a step of one task. The result is also
+    empty under a torchrun that srun has started, because torchrun has set them already.
     """
     if "WORLD_SIZE" in given or int(given.get("SLURM_STEP_NUM_TASKS", 1)) == 1:
         return {}

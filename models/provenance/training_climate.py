@@ -40,7 +40,7 @@ class TrainingClimate:
         return cls(location, scale, targets, float(first.power), tuple(map(float, first.bounds)))
 
     def pack(self) -> dict[str, Any]:
-        """Return this climate as plain values, the means to `STEP` typical departures: about a byte for each mean."""
+        """Return this climate as plain values; the means are rounded to `STEP` and take about a byte each."""
         origin = self.location.reshape(len(self.scale), -1)[:, 0]
         unit = STEP * self.scale
         steps = np.rint((self.location - origin[:, None, None]) / unit[:, None, None]).astype("<i8")

@@ -120,7 +120,7 @@ class ParallelKernels(nn.Module):
 
 
 class Inception(ParallelKernels):
-    """A quarter of the `outputs` from each convolution of `ParallelKernels`, the last quarter from a convolution 1 x 1.
+    """Makes a quarter of the `outputs` by each of the `ParallelKernels`, the last quarter by a convolution 1 x 1.
 
     The last quarter is neither normalised nor rectified (Szegedy et al. 2015, arXiv:1409.4842).
     """
@@ -135,7 +135,7 @@ class Inception(ParallelKernels):
 
 
 class Bottleneck(ParallelKernels):
-    """`width` outputs from each of the `ParallelKernels`, joined to the input, mixed into `width` channels."""
+    """Joins the input and `width` outputs of each of the `ParallelKernels`, and mixes them into `width` channels."""
 
     def __init__(self, grid: Grid | Domain, inputs: int, width: int) -> None:
         super().__init__(grid, inputs, width)

@@ -58,7 +58,7 @@ def add_fixed_bias(x: Tensor, bias: Tensor) -> Tensor:
 
 
 class _FixedBias(torch.autograd.Function):
-    """Adds the bias in place, with a gradient of zero by it: the true gradient would cost a sum over all cells."""
+    """Adds the bias in place, with a gradient of zero for it: the true gradient would cost a sum over all cells."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:

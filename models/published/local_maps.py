@@ -85,7 +85,7 @@ class LocalMaps:
         for mode in ("edge", "wrap" if periodic else "edge"):
             count = len(field)
             padded = np.pad(field, ((reach, reach), (0, 0)), mode=mode)
-            # Summed in a fixed order: libraries for matrices do not promise one.
+            # The order of the sum is fixed; libraries for matrices do not promise a fixed order.
             field = sum(weight * padded[k : k + count] for k, weight in enumerate(weights)).T
         return field
 

@@ -101,7 +101,7 @@ class PoET(nn.Module):
             EnsembleAttention(g, width, heads, norm)
             for g, width in list(zip(grids, widths, strict=True))[self._deepest :]
         )
-        # All resolutions but the coarsest join upsampled maps to the encoder's.
+        # At all resolutions but the coarsest, the decoder joins upsampled maps to the encoder's maps.
         inputs = [*(2 * width for width in widths[:-1]), widths[-1]]
         self.decoder = nn.ModuleList(
             nn.Sequential(

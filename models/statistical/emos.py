@@ -159,7 +159,7 @@ class EMOS(CellModel):
         return passes.blocks(len(passes.init_time) * self._domain.own_shape[1] * len(self._targets) * 12)
 
     def _fit_partly_shared(self, passes: Passes, ends: Tensor | None, cells: Tensor | None, tables: _Tables) -> None:
-        """Fill `tables` with coefficients between shared ones and those of each cell."""
+        """Fill `tables` with coefficients between the shared ones and each cell's own."""
         shared_folds = [
             one.cases.fit_shared_folds(self.regression)
             for one in watched(self._regressions(passes, ALL, ends, cells), "fit of EMOS: shared regression")
@@ -257,7 +257,7 @@ class _Tables:
         self.of_folds = [raw.expand(places, P, T, *cells).clone() for _ in range(count)]
         """(L·windows, P, T, h, w) each: fitted to all cases, then to the cases outside each fold."""
         self.known, self.fitted, self.penalised = torch.zeros(3, places // model.windows, T, *cells)
-        """(L, T, h, w) 1 where there are training cases, a fit, a penalised fit; of all cases of a lead time."""
+        """(L, T, h, w) each, from all cases of a lead time: 1 where there is a case, a fit, a penalised fit."""
 
     def store(self, one: _Regression, rows: slice, fit: Fit) -> None:
         """Store the coefficients (P, K) of some rows; NaN leaves the table as it is."""
