@@ -1,4 +1,4 @@
-"""StoredFields: the fields of a store as a `Catalog`, so that they are opened like those of any other format."""
+"""StoredFields: the fields of a store as a `Catalog`, so that a store is opened like any other format."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from data_pipeline.task import Variable
 STORE_ROW = np.dtype(
     [("variable", "i4"), ("init", "i8"), ("step", "i4"), ("interval", "i4"), ("number", "i4"), *FIELD_LOCATION.descr]
 )  # fmt: skip
-"""Variable, initial time, step, interval and member of a field, and the location of its values."""
+"""Variable, start, step, interval and member of a field, and the location of its values."""
 Slots = dict[Variable, dict[tuple[int, int], tuple[str, int, int]]]
 """For each variable, by start (seconds) and step (minutes): the NetCDF variable, the sample and the channel."""
 Stated = dict[tuple[Variable, int], tuple[str, int, str]]
-"""Units, interval and level of each variable by step (minutes), as the archive had them."""
+"""Units, interval and level in the archive, by variable and step (minutes)."""
 NOT_STORED = ENSEMBLE_NAME, -1, 0
 """The slot of a field that belongs to no sample."""
 SAMPLE_SHAPES: dict[str, Callable[[StorePlan], tuple[int, ...]]] = {
@@ -84,9 +84,9 @@ class StoredFields:
 
     @classmethod
     def truth(cls, folder: Path, manifest: Manifest, variables: Sequence[Variable]) -> StoredFields:
-        """List the analyses of `variables`, each once even if several forecasts are valid at its time.
+        """List the analyses of `variables`; an analysis is listed once even if several forecasts are valid at its time.
 
-        Analyses at the start of a forecast are channels of its ensemble, equal in every member.
+        Analyses at the start of a forecast are channels of the forecast's ensemble, equal in every member.
         """
         plan = manifest.plan
         slots: Slots = {}
@@ -132,7 +132,7 @@ class StoredFields:
         return self.units_of[name], name
 
     def levels(self, rows: np.ndarray) -> dict[str, int]:
-        """Return the level of the fields in some `rows`, and their number by level."""
+        """Return the number of fields on each level, counting only `rows`."""
         numbers, counts = np.unique(self.rows["variable"][rows], return_counts=True)
         return {self.level_of[self.wanted[k]]: int(n) for k, n in zip(numbers, counts, strict=True)}
 
@@ -150,7 +150,7 @@ def _fields(
     stated: Stated,
     numbers: Collection[int],
 ) -> tuple[tuple[Path, ...], Grid, tuple[Variable, ...], np.ndarray, dict[str, str], dict[Variable, str]]:
-    """Return paths, grid, variables, rows, units and levels of the fields of `variables`, for each of the `numbers`."""
+    """Return paths, grid, variables, rows, units and levels of the fields of `variables`, for all members `numbers`."""
     plan = manifest.plan
     wanted = tuple(dict.fromkeys(variables))
     if not wanted:

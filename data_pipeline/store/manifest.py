@@ -1,4 +1,4 @@
-"""Manifest: the plan of a store and the checksums of its finished files, in one JSON file beside them."""
+"""Manifest: the plan of a store and the checksums of its finished files, in a JSON file in the store's folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from data_pipeline.store.store_plan import StorePlan
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMATS = {False: 2, True: 1 + MOMENTS_VERSION}
-"""Format of the manifest of a store with members, and with moments."""
+"""Format of the manifest, by whether the store holds moments instead of members."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Manifest:
         return set(self.files) == set(self.plan.files)
 
     def write(self, folder: Path) -> None:
-        """Write the manifest of `folder`."""
+        """Write the manifest into `folder`."""
         files = {name: asdict(self.files[name]) for name in self.plan.files if name in self.files}
         with atomic_write(folder / MANIFEST_NAME, "w") as file:
             json.dump(

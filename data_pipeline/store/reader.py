@@ -1,4 +1,4 @@
-"""Reading a store: values at known offsets in its files; adjacent fields are read in one call."""
+"""Read values of a store at known offsets in its files; adjacent fields are read in one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELD_LOCATION = np.dtype([("file", "i4"), ("offset", "i8")])
 """File and offset of the first byte of a field; the offset is -1 if the field is not stored."""
 
 PIECE_BYTES = 1 << 22
-"""Bytes per task of a thread. Threads help even with cached files: clearing new memory takes as long as copying."""
+"""Bytes per task of a thread. Threads help even with cached files, because clearing memory takes as long as copying."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class StoreReader:
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Read the `window` of each field in `wanted` (...) into `out` (..., h, w); NaN where a field is not stored.
 
-        A single row or column in the window has no dimension in `out`.
+        If the window is a single row or column, `out` lacks that dimension.
         """
         if out.shape[: wanted.ndim] != wanted.shape:
             raise ValueError(f"the output array has shape {out.shape}, the array of fields {wanted.shape}")
@@ -49,7 +49,7 @@ class StoreReader:
             out[position] = field[0][rows][..., columns]
 
     def _read_bands(self, wanted: np.ndarray, out: np.ndarray, first: int) -> None:
-        """Read h rows of each field, from row `first` on, into `out` (n, h, W)."""
+        """Read h rows of each field, starting at row `first`, into `out` (n, h, W)."""
         stored = (wanted >= 0) & (self.locations["offset"][wanted] >= 0)
         out[~stored] = np.nan
         row_bytes = out[0, 0].nbytes
@@ -74,7 +74,7 @@ class StoreReader:
     def _adjacent(self, wanted: np.ndarray, stored: np.ndarray, all_rows: bool) -> Iterator[tuple[int, int]]:
         """Yield begin and end of each run of stored fields that are adjacent in one file.
 
-        Unless `all_rows` are read, every field is a run by itself, because there are other rows in between.
+        Unless `all_rows` are read, every field is a separate run, because unread rows lie between two fields.
         """
         locations = self.locations[wanted]
         joined = np.zeros(len(wanted) + 1, bool)
@@ -92,7 +92,7 @@ class StoreReader:
             raise InputError(f"cannot read {self.paths[file]} ({error.strerror}); make the store again") from None
 
     def _read_piece(self, file: int, descriptor: int, data: memoryview, offset: int) -> None:
-        """Read `data` from `offset` on, in several calls if a call returns fewer bytes."""
+        """Fill `data` with the bytes at `offset`, in several calls if a call returns fewer bytes."""
         while data:
             count = os.preadv(descriptor, [data], offset)
             if not count:
@@ -101,7 +101,7 @@ class StoreReader:
 
 
 def _band(rows: object, height: int) -> tuple[int, int]:
-    """Return start and length of a slice of rows or columns; length 0 if it is no slice of step 1."""
+    """Return start and length of a slice of rows or columns; length 0 unless it is a slice with step 1."""
     if not isinstance(rows, slice):
         return 0, 0
     start, stop, step = rows.indices(height)

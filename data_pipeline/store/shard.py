@@ -1,7 +1,7 @@
-"""Shard: a NetCDF file of consecutive samples, each of them one contiguous block of bytes at a known offset.
+"""Shard: a NetCDF file of consecutive samples; each sample is one contiguous block of bytes at a known offset.
 
-Any NetCDF tool reads it: CF conventions, no compression, no chunks. The NetCDF library writes only the metadata. Values
-are written and read directly at offsets in the file: this needs no lock, and a full disk is reported as such.
+Any NetCDF tool reads a shard: CF conventions, no compression, no chunks. The NetCDF library writes only the metadata.
+Values are written and read directly at offsets in the file: this needs no lock, and a full disk is reported as such.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from data_pipeline.store.store_plan import StorePlan
 ENSEMBLE_NAME, TARGET_NAME = "ensemble", "target"
 """Names of the NetCDF variables."""
 DIMENSIONS = {ENSEMBLE_NAME: ("sample", "number", "channel"), TARGET_NAME: ("sample", "target_channel")}
-"""Dimensions of the NetCDF variables before those of the grid."""
+"""Dimensions of the NetCDF variables that come before the dimensions of the grid."""
 _GRID_ATTRIBUTES = {
     "latitude": {"standard_name": "latitude", "units": "degrees_north"},
     "longitude": {"standard_name": "longitude", "units": "degrees_east"},

@@ -33,10 +33,10 @@ _HOW_TO_REPAIR = "run `deepweather prepare` again, which rewrites only missing a
 
 
 class Store:
-    """A finished store in `folder`. Opening it checks the files' sizes, `verify` reads every byte.
+    """A finished store in `folder`. Opening the store checks the sizes of its files; `verify` reads every byte.
 
-    It is a `DataSource` like `data_pipeline.archive.Archive`: `ForecastDataset(Store(folder), task, years)` has the
-    same samples as `ForecastDataset(archive, task, years)`. It has no oracle.
+    A store is a `DataSource` like `data_pipeline.archive.Archive`: `ForecastDataset(Store(folder), task, years)` has
+    the same samples as `ForecastDataset(archive, task, years)`. It has no oracle.
     """
 
     oracle = None
@@ -69,7 +69,7 @@ class Store:
         moments: bool = False,
         shard_bytes: int = 10**9,
     ) -> StorePlan:
-        """Return the plan of the store that `write` would write: `samples`, `files`, `bytes`; `str()` is a summary."""
+        """Return the plan of the store that `write` would make: `samples`, `files`, `bytes`; `str()` summarises it."""
         return WriteJob.from_task(archive, task, _dates(dates), moments, shard_bytes).plan
 
     @classmethod
@@ -87,13 +87,13 @@ class Store:
     ) -> Store:
         """Write the usable forecasts of `task` that are valid on `dates` (or years; None: all); return the store.
 
-        With `moments` the ensemble is reduced to its mean and spread, M/2 times smaller. A file holds at most
-        `shard_bytes` or one sample. `progress(done, total)` gets numbers of samples: at the start those of existing
-        files, then after each file. Each file is a task of `workers`; None writes one file after the other. Processes
-        must see the same files under the same paths. Memory of a task: one sample.
+        With `moments` the M members are reduced to mean and spread, which makes the ensemble M/2 times smaller. A file
+        holds at most `shard_bytes`, but at least one sample. `progress(done, total)` gets numbers of samples, at the
+        start for existing files and then after each file. Each file is a task of `workers`; None writes one file after
+        the other. Processes must see the same files under the same paths. A task needs the memory of one sample.
 
-        After a kill the same call continues: it keeps files with a correct checksum and writes the others, and the
-        result is the same byte for byte. Raises `InputError` if the folder holds another store or if another process
+        After a kill the same call continues: it keeps files with a correct checksum and writes the others. The result
+        is the same byte for byte. Raises `InputError` if the folder holds another store or if another process
         is writing to it, and `InterruptedRunError` (exit code 3) after Ctrl-C or on a full disk.
         """
         job = WriteJob.from_task(archive, task, _dates(dates), moments, shard_bytes)
@@ -135,12 +135,12 @@ class Store:
 
     @property
     def missing(self) -> MissingPolicy:
-        """The option of the archive from which the store was made."""
+        """The option `missing` of the archive from which the store was made."""
         return self.contents.missing
 
     @property
     def omissions(self) -> tuple[Omission, ...]:
-        """The forecasts that the store was made without, and its samples with missing fields."""
+        """The forecasts that are left out of the store, and its samples with missing fields."""
         return self.contents.omissions
 
     def covers(self, dates: Dates) -> bool:
@@ -150,7 +150,7 @@ class Store:
     def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
         """Raise an `InputError` if the archive can provide more than the store: dates, lead times, fields or members.
 
-        A store lacks forecasts without a field of its own task, so a task that could use them is refused too.
+        A store omits forecasts that lack a field of the store's task; a task that could use them is refused too.
         """
         own, other_store = self.contents, "make a store for this task, or leave out data.store"
         if date := dates.first_not_in(self._dates):
@@ -167,7 +167,7 @@ class Store:
         wanted = {*map(str, task.fields_read), *(f"{target} truth" for target in task.targets)}
         on_dates = dates.contains(np.array([one.valid_time for one in self.omissions], "datetime64[s]"))
         incomplete = [one for one in compress(self.omissions, on_dates) if one.channels and one.lead in task.lead_times]
-        # With mask, a forecast is used if one of its fields is there: also one that the store does not have.
+        # With "mask", one field is enough for a forecast to be used, even a field that the store does not hold.
         further = self.missing == "mask" and not {*task.fields_read} <= {*own.fields_read}
         lost = [one for one in incomplete if not one.used and (further or not wanted & {*one.channels})]
         if lost:
@@ -220,8 +220,8 @@ class Store:
     def _emptied(self, task: Task, masked: Sequence[Omission]) -> Omission | None:
         """Return one of the `masked` samples in which all fields of one kind that `task` reads are missing, or None.
 
-        Kinds are the channels of one origin, and the truth. The archive leaves out such a forecast, or does not even
-        count it; in the store's own task, fields that `task` does not read have values.
+        Channels of one origin are a kind; the truth is another. The archive would leave out such a forecast, or not
+        even count it. The store has it as a sample, because fields that `task` does not read have values.
         """
         own, kinds = self.contents, {(one.origin, one.hours) for one in task.fields_read}
         if {*own.fields_read} <= {*task.fields_read} and {*own.targets} <= {*task.targets}:

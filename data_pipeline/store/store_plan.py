@@ -31,26 +31,25 @@ _DESCRIPTIONS = {
     "meanings": "units, levels and intervals",
     "target_meanings": "units, levels and intervals",
 }
-"""Words for the attributes of a plan in error messages, where they differ from the attribute's name."""
+"""Words for attributes of a plan in error messages, if they differ from the attribute's name."""
 _OPTIONAL = ("other_leads", "analysis", "formulas", "omissions")
 """Attributes that are left out of the JSON when they are empty."""
 _PARSERS: dict[str, Callable[[str], Variable | Channel]] = {
     "inputs": Variable.parse, "targets": Variable.parse, "other_leads": Channel.other_lead, "analysis": Variable.parse,
     "formulas": Formula.parse,
 }  # fmt: skip
-"""Functions that read variables and channels from their text in the JSON."""
+"""Functions that parse the variables and channels of an attribute from their text in the JSON."""
 _MEANINGS = ("meanings", "target_meanings")
 
 
 @dataclass(frozen=True)
 class StorePlan(HasChannels):
-    """The `samples` of a store, (initial time in seconds since 1970, lead time in hours), and their contents.
+    """The `samples` of a store, (start in seconds since 1970, lead time in hours), and their contents.
 
-    `dates` are those of valid times, None for the whole archive. A file holds `shard_samples` samples. With `moments`
-    two pseudo-members represent the members `numbers`. `meanings` and `target_meanings` are those of the
-    channels and of the truth in the archive. `other_leads`, `analysis` and `formulas` are options of the task.
-    `missing` is the archive's option, `omissions` are the forecasts of these dates that are no samples, and the samples
-    with missing fields.
+    `dates` are valid times, None for the whole archive. A file holds `shard_samples` samples. With `moments`, two
+    pseudo-members represent the members `numbers`. `meanings` and `target_meanings` are the meanings of the channels
+    and of the truth in the archive. `other_leads`, `analysis` and `formulas` are options of the task. `missing` is the
+    archive's option. `omissions` are forecasts on these dates that are left out, and samples with missing fields.
     """
 
     fingerprint: str
@@ -74,7 +73,7 @@ class StorePlan(HasChannels):
 
     @property
     def ledger(self) -> Ledger:
-        """The numbers of forecasts that are samples and that are left out."""
+        """The numbers of forecasts that are used as samples and that are left out."""
         left_out = sum(not one.used for one in self.omissions)
         return Ledger(len(self.samples) + left_out, self.omissions)
 
@@ -119,14 +118,14 @@ class StorePlan(HasChannels):
         )
 
     def absent_field(self, task: Task, dates: Dates) -> tuple[Channel, int, int] | None:
-        """Return a channel, a start and a lead time of `task` whose field no sample holds; None if all are held.
+        """Return a channel, a start and a lead time of `task` whose field the store lacks; None if it has all.
 
-        Only samples of the task that are valid on `dates` count. The field may be that of another channel or sample,
-        such as `2t` at 48 h for `2t+48h`, unless it was missing there.
+        Only samples of the task that are valid on `dates` count. Another channel or sample may hold the field, such as
+        `2t` at 48 h for `2t+48h`, unless the field was missing there.
         """
         read = task if {*task.formulas} <= {*self.formulas} else without_formulas(task)
         stored = {channel.variable for channel in self.channels} | {*self.targets}
-        # Opening refuses variables that no field has, and lists the others.
+        # Variables that the store lacks altogether are refused when the fields are opened.
         others = [one for one in read.channels if one not in self.channels and one.variable in stored]
         if not others:
             return None
@@ -152,7 +151,7 @@ class StorePlan(HasChannels):
         return hash_of(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values from which `from_json` makes an equal plan."""
+        """Return JSON values from which `from_json` makes an equal plan."""
         texts = {name: [str(variable) for variable in getattr(self, name)] for name in _PARSERS}
         values = asdict(self) | texts | {"omissions": [one.to_json() for one in self.omissions]}
         values |= {name: [meaning.to_json() for meaning in getattr(self, name)] for name in _MEANINGS}
@@ -181,7 +180,7 @@ class StorePlan(HasChannels):
 
 
 def _field(channel: Channel, start: int, lead: int) -> tuple[Variable | int, ...]:
-    """Return what identifies a field: variable, start and lead time; variable and time of an analysis."""
+    """Return the key of a field: variable, start and lead time; for an analysis, variable and time."""
     at = (start,) if channel.origin == "analysis" else (start, channel.lead_time(lead))
     return (channel.variable, *at)
 

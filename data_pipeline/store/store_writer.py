@@ -1,4 +1,4 @@
-"""Writing a store file by file. A run that was killed can be continued, and the files are the same byte for byte."""
+"""Write a store file by file. A run that was killed can be continued; its files are the same byte for byte."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WriteJob:
     ensemble: Fields
     truth: Fields
     keys: list[tuple[int, int, int]]
-    """For each sample the indices of initial time and lead time in `ensemble` and of the analysis in `truth`."""
+    """For each sample, the indices of start and lead time in `ensemble`, and of the analysis in `truth`."""
     recipe: bytes
     """The pickled arguments of `from_task`, from which another process makes an equal job."""
 
@@ -77,7 +77,7 @@ class WriteJob:
 def complete_store(
     job: WriteJob, folder: Path, progress: Callable[[int, int], None], workers: Executor | None = None
 ) -> None:
-    """Write the missing files of a store, each as a task of `workers`; `progress(done, total)` counts samples."""
+    """Write the missing files of a store; each file is a task of `workers`. `progress(done, total)` counts samples."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -95,7 +95,7 @@ def complete_store(
 
 
 def _start_manifest(plan: StorePlan, folder: Path) -> Manifest:
-    """Return the manifest of a folder with its undamaged files; write a new one if there is none."""
+    """Return the manifest of a folder, without damaged files; write a new manifest if there is none."""
     found = Manifest.read(folder)
     if found is None:
         if others := sorted(path.name for path in folder.glob("*.nc")):
@@ -112,7 +112,7 @@ def _start_manifest(plan: StorePlan, folder: Path) -> Manifest:
 def _write_missing(
     job: WriteJob, folder: Path, manifest: Manifest, progress: Callable[[int, int], None], workers: Executor | None
 ) -> None:
-    """Write the missing files; after each, update the manifest, so that a killed run loses only unfinished files."""
+    """Write the missing files. The manifest is updated after each file, so a killed run loses only unfinished files."""
     plan = job.plan
     done = sum(len(samples) for name, samples in plan.shards.items() if name in manifest.files)
     progress(done, len(plan.samples))
@@ -133,7 +133,7 @@ def _write_missing(
         for name, finished in shards:
             manifest = _add(manifest, folder, name, finished)
             done += len(plan.shards[name])
-            # Threads have counted the samples of this file and of unfinished ones, other processes none.
+            # Threads have counted the samples of this file and of unfinished files; other processes count none.
             with counting:
                 shown.reach(max(done, shown.done))
             progress(done, len(plan.samples))
@@ -148,7 +148,7 @@ def _add(manifest: Manifest, folder: Path, name: str, finished: FinishedFile) ->
 def _finish_shards(
     job: WriteJob, folder: Path, names: Sequence[str], workers: Executor | None, count: Callable[[], None]
 ) -> Generator[tuple[str, FinishedFile]]:
-    """Write shards; yield each when it is finished. Without `workers` one after the other, in this thread.
+    """Write shards and yield each finished one; without `workers`, write them one after the other in this thread.
 
     `count` is called after each sample that this process has written.
     """
@@ -157,7 +157,7 @@ def _finish_shards(
         yield from ((name, _finish_shard(job, folder, stopped, count, name)) for name in names)
         return
     in_threads = isinstance(workers, ThreadPoolExecutor)
-    # The rows of a large archive are costly to send: other processes open the archive themselves, once each.
+    # The catalog of a large archive is costly to send, so each process opens the archive itself, once.
     write = (
         partial(_finish_shard, job, folder, stopped, count)
         if in_threads
@@ -172,7 +172,7 @@ def _finish_shards(
         for future in futures:
             future.cancel()
         if in_threads:
-            wait(futures)  # until they have removed their partial files
+            wait(futures)  # until the threads have removed their partial files
 
 
 def _finish_shard_elsewhere(recipe: bytes, digest: str, folder: Path, name: str) -> FinishedFile:

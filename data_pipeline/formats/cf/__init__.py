@@ -1,8 +1,8 @@
 """CF conventions: what the variables of a NetCDF file or a Zarr store mean.
 
 `header` finds the roles of coordinates, `times`, `coordinates` and `variables` interpret them, `block` describes one
-variable, `catalog` many files, and `contents` summarises them. Imported by `data_pipeline.formats`, its formats, and
-`archive`.
+variable, `catalog` many files, and `contents` summarises them. `data_pipeline.formats`, its formats, and `archive`
+import this package.
 """
 
 from data_pipeline.formats.cf.contents import summarize_files, unreadable_files

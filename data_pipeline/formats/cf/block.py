@@ -34,13 +34,12 @@ class RefusedVariable:
 
 @dataclass(frozen=True, eq=False)
 class FieldBlock:
-    """The fields of a variable, in the file's order along its `outer` dimensions: all but those of the cells.
+    """The fields of a variable, in the file's order along its `outer` dimensions.
 
-    `across` are the dimensions of rows and columns, or the dimensions of points: one, two, or none of a single point.
-    `levels` (hPa) and `numbers` (members) have one entry per field. `process` is the processing over time, empty where
-    neither the file nor the user's name states it; `hours` is the interval that the user's name states, 0 for none.
-    `summary` is not empty for the means, standard deviations and
-    quantiles of `cf.summaries` only.
+    `across` are the dimensions of rows and columns, or of points (two, one, or none for a single point); `outer` are
+    all other dimensions. `levels` (hPa) and `numbers` (members) have one entry per field. `process` is the processing
+    over time; it is empty if neither the file nor the user's name states it. `hours` is the interval that the user's
+    name states, or 0. `summary` is empty except for the means, standard deviations and quantiles of `cf.summaries`.
     """
 
     header: Header
@@ -132,7 +131,7 @@ class FieldBlock:
         return self._over_given_hours(found) if self.hours and not instant else found
 
     def _over_given_hours(self, found: FieldTimes) -> FieldTimes:
-        """Return the times with the interval that the user's name states; bounds of the file must agree."""
+        """Return the times with the interval that the user's name states; the file's bounds must agree with it."""
         minutes = 60 * self.hours
         if self.time.has_intervals:
             if other := {*found.intervals.tolist()} - {minutes}:
@@ -168,7 +167,7 @@ class FieldBlock:
 
 
 def _process(header: Header, data: DataVariable, given: Variable | None) -> str:
-    """Return the processing over time that the file states, else that of the user's name; empty if neither does."""
+    """Return the processing over time from the file, else from the user's name; empty if neither states it."""
     roles = {coordinate.name: coordinate.role for coordinate in header.coordinates}
     stated = stated_process(data.attributes, lambda name: roles.get(name) or role_of(name, {}))
     if stated and given and given.process not in ("", stated):
@@ -180,7 +179,7 @@ def _process(header: Header, data: DataVariable, given: Variable | None) -> str:
 
 
 def _with_units(header: Header, data: DataVariable, units: str) -> DataVariable:
-    """Return the variable with the user's `units`, if it has none; other units of the file are an `InputError`."""
+    """Return the variable, with the user's `units` if the file states none; an `InputError` if the file's differ."""
     own = str(data.attributes.get("units", ""))
     if not units or normalize_units(own) == normalize_units(units):
         return data
@@ -195,7 +194,7 @@ def _with_units(header: Header, data: DataVariable, units: str) -> DataVariable:
 def _height(header: Header, data: DataVariable, across: tuple[str, ...]) -> float | None:
     """Return the height of a variable above the ground (m) if the file has a scalar height, else None.
 
-    A height along the dimension `across` of stations is that of the station.
+    A height along the dimension `across` of stations is ignored: it is the height of the station.
     """
     found = [c for c in header.coordinates_of(data, "height") if not set(c.dimensions) & set(across)]
     values = [c.values for c in found if c.values is not None and c.values.dtype.kind in "fiu"]
@@ -203,7 +202,7 @@ def _height(header: Header, data: DataVariable, across: tuple[str, ...]) -> floa
 
 
 def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.ndarray:
-    """Return the member of each field: 0 without a member dimension, 1, 2, 3... if members have no numbers."""
+    """Return the member of each field: 0 without a member dimension; 1, 2, 3... if the dimension has no values."""
     size = dict(zip(data.dimensions, data.shape, strict=True))
     member = header.coordinate(data, "number")
     if member is None:
@@ -233,7 +232,7 @@ def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.n
 
 
 def _refuse_other_dimensions(header: Header, data: DataVariable, outer: tuple[str, ...], time: TimeCoordinates) -> None:
-    """Raise an `InputError` if a dimension of more than one value is neither time, member nor level."""
+    """Raise an `InputError` if an outer dimension with several values is neither time, member nor level."""
     understood = [*time.coordinates, header.coordinate(data, "level"), header.coordinate(data, "number")]
     counted = {name for coordinate in understood if coordinate for name in coordinate.dimensions}
     for name, size in zip(data.dimensions, data.shape, strict=True):

@@ -1,4 +1,4 @@
-"""Catalog of the fields of the wanted variables in many CF files; NetCDF and Zarr each have a subclass that reads."""
+"""Catalog of the fields of the wanted variables in many CF files; NetCDF and Zarr each have a subclass."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ROW = np.dtype(
 class BlockCatalog(ABC):
     """The fields of the `wanted` variables, one row each, in the order of the files; implements `Catalog`.
 
-    A format states how to read the header of a file, and how to read values.
+    A subclass for a format implements `header_of`, which reads a header, and `reader_on`, which reads values.
     """
 
     paths: tuple[FileAddress, ...]
@@ -68,7 +68,7 @@ class BlockCatalog(ABC):
     def read_blocks(
         cls, path: FileAddress, names: NameMap, timeless: bool = False
     ) -> list[FieldBlock | RefusedVariable]:
-        """Return the variables of a file that have latitudes and longitudes; for unreadable ones, the reason.
+        """Return the variables of a file that have latitudes and longitudes; unreadable ones with the reason.
 
         `timeless` ignores their processing over time.
         """
@@ -90,7 +90,10 @@ class BlockCatalog(ABC):
         surface: bool = False,
         timeless: bool = False,
     ) -> Self:
-        """Find the fields of `variables` (None: all, or all at the `surface`); `timeless` ignores their dates."""
+        """Find the fields of `variables`; with None, all fields, or all fields at the `surface`.
+
+        `timeless` ignores times and members, as for static fields.
+        """
         files = tuple(expand_addresses(paths))
         blocks: list[FieldBlock] = []
         refused: list[RefusedVariable] = []
@@ -132,7 +135,7 @@ class BlockCatalog(ABC):
 
     @property
     def summaries(self) -> np.ndarray:
-        """What each field is instead of a member, as text; see `Summary`."""
+        """The `Summary` of each field as text; empty for members."""
         found: np.ndarray = np.array([block.summary for block in self.blocks])[self.rows["block"]]
         return found
 
@@ -156,7 +159,7 @@ class BlockCatalog(ABC):
         return pair
 
     def levels(self, rows: np.ndarray) -> Counter[str]:
-        """Return the level of the fields in some `rows`, and their number by level."""
+        """Return the number of fields on each level, counting only `rows`."""
         found = Counter[str]()
         for k, count in zip(*np.unique(self.rows["block"][rows], return_counts=True), strict=True):
             found[self.blocks[k].level] += int(count)
@@ -218,7 +221,7 @@ def _rows(block: FieldBlock, file: int, number: int, wanted: Sequence[Variable],
 
 
 def _refuse_ragged(path: FileAddress, header: Header) -> None:
-    """Raise an `InputError` for a file of stations that counts the values of each station."""
+    """Raise an `InputError` for a file that stores stations as a ragged array."""
     for data in header.variables:
         if data.attributes.keys() & {"sample_dimension", "instance_dimension"}:
             raise InputError(
@@ -228,9 +231,9 @@ def _refuse_ragged(path: FileAddress, header: Header) -> None:
 
 
 def _tell_unwritten(files: str, wanted: Sequence[Variable], rows: np.ndarray, stored: np.ndarray) -> None:
-    """Warn that fields were never written, which makes them missing.
+    """Warn that some fields were never written and are missing.
 
-    A variable without any other fields raises an `InputError`.
+    A variable whose fields were all never written raises an `InputError`.
     """
     if stored.all():
         return
@@ -268,7 +271,7 @@ def _wanted(
     variables: Iterable[Variable] | None,
     surface: bool,
 ) -> tuple[Variable, ...]:
-    """Return the wanted variables, each once; an `InputError` if one of them is missing."""
+    """Return the wanted variables, without repetition; an `InputError` if one of them is missing."""
     there = {variable for block in blocks for variable in block.variables if variable}
     if variables is None:
         return _everything(files, blocks, refused, there, surface)

@@ -1,4 +1,4 @@
-"""The statistical process of a variable, from its attributes: CF's `cell_methods`, and those that cfgrib writes.
+"""The statistical process of a variable, from CF's `cell_methods` and from the attributes that cfgrib writes.
 
 CF conventions, section 7.3 and appendix E. The comment `(interval: 1 hour)` is the spacing of the data that the method
 was applied to, not the length of a cell: only bounds give that length.
@@ -28,11 +28,11 @@ _STATISTICS_OF_GRIB = {
 """Values of `GRIB_dataType` for fields that are neither members nor analyses."""
 _STATISTIC_COORDINATES = ("percentile", "percentiles", "quantile", "quantiles", "threshold", "probability")
 _MODIFIERS = ("detection_minimum", "number_of_observations", "standard_error", "status_flag")
-"""Second words of a standard_name: the variable holds no values of the first word."""
+"""Modifiers (second words) of a standard_name; a variable with one does not hold the named quantity itself."""
 
 
 class CellMethod(NamedTuple):
-    """One entry of `cell_methods`: coordinates, method, and the words that follow, such as `within days`."""
+    """One entry of `cell_methods`: coordinates, method, and the words after the method, such as `within days`."""
 
     names: tuple[str, ...]
     method: str
@@ -106,7 +106,7 @@ def stated_process(attributes: Mapping[str, object], role: Callable[[str], Role 
 
 
 def refuse_statistics(attributes: Mapping[str, object], coordinates: Collection[str]) -> None:
-    """Raise an `InputError` for means, spreads, probabilities and quantiles of an ensemble: they are no members.
+    """Raise an `InputError` for means, spreads, probabilities and quantiles of an ensemble: they are not members.
 
     `coordinates` are the names of the variable's dimensions and of its other coordinates.
     """

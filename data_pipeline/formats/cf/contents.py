@@ -18,9 +18,9 @@ from data_pipeline.task import Variable
 
 
 def summarize_files(paths: Paths, *, catalog: type[BlockCatalog], names: Mapping[str, str] | None = None) -> str:
-    """Return a description of the files: fields, missing and repeated ones, and why others cannot be read.
+    """Return a description of the files: their fields, missing and repeated fields, and what cannot be read and why.
 
-    `catalog` is the catalog of their format.
+    `catalog` is the catalog class of their format.
     """
     files = expand_addresses(paths)
     blocks: list[FieldBlock] = []
@@ -43,7 +43,7 @@ def unreadable_files(
 
 
 def _readable(catalog: type[BlockCatalog], path: FileAddress, names: NameMap) -> tuple[list[FieldBlock], list[str]]:
-    """Return the readable variables of a file, and the reasons why others cannot be read."""
+    """Return the readable variables of a file, and for each unreadable variable the reason."""
     blocks: list[FieldBlock] = []
     faults: list[str] = []
     try:
@@ -104,7 +104,7 @@ def _describe(blocks: Sequence[FieldBlock]) -> dict[str, str]:
 
 
 def _intervals(blocks: Iterable[FieldBlock]) -> str:
-    """Return processing over time and intervals of all variables that are not instantaneous."""
+    """Return a text with the processing over time and the intervals of all variables that are not instantaneous."""
     found: dict[str, set[int]] = {}
     for block in blocks:
         if (processing := block.variable(0).processing) != "instant":
@@ -119,7 +119,7 @@ def _intervals(blocks: Iterable[FieldBlock]) -> str:
 
 
 def _displaced(blocks: Iterable[FieldBlock]) -> str:
-    """Return how many times were replaced by the ends of their intervals."""
+    """Return a text on how many fields got the end of their interval as valid time instead of the file's time."""
     names = dict.fromkeys(block.short_name for block in blocks if block.times.displaced)
     count = sum(block.times.displaced for block in blocks)
     return f"{count:,} fields of {', '.join(names)} are valid at the end of their bounds, not at the file's time"
@@ -144,6 +144,6 @@ def _count_combinations(blocks: Iterable[FieldBlock]) -> tuple[int, int]:
 
 
 def _called(blocks: Iterable[FieldBlock]) -> str:
-    """Return the names that the files give to variables, where these are not the shortNames."""
+    """Return a text with the variable names in the files that differ from the shortNames."""
     pairs = {block.short_name: block.data.name for block in blocks if block.data.name != block.short_name}
     return ", ".join(f"{name} is {own}" for name, own in pairs.items()) or "by their shortNames"

@@ -1,7 +1,7 @@
 """Conversion of a variable's values to GRIB's units; unknown conversions are refused.
 
-The message never advises other units without a conversion of the values: `z` in gpm and `z` in m² s⁻² differ by a
-factor of 9.8.
+The error message never advises to change only the units attribute: `z` in gpm and `z` in m² s⁻² differ by a factor of
+9.8, so the values must be converted too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from data_pipeline.units import STANDARD_GRAVITY, Conversion, find_conversion, n
 
 
 def rate_conversion(short_name: str, process: str, attributes: Mapping[str, object]) -> Conversion | None:
-    """Return the conversion of mean rates of an accumulation to GRIB's units per second; None for any other values.
+    """Return the conversion of mean rates, such as precipitation in kg m-2 s-1, to GRIB's units per second.
+
+    Return None for values that are not mean rates of an accumulation.
 
     >>> rate_conversion("tp", "mean", {"units": "kg m-2 s-1"})
     Conversion(factor=0.001, offset=0.0)
@@ -40,7 +42,7 @@ def amount_conversion(place: str, short_name: str, rate: Conversion, intervals: 
 
 
 def find_own_conversion(place: str, short_name: str, data: DataVariable) -> Conversion:
-    """Return the conversion to GRIB's units; none for a variable that is not in the table."""
+    """Return the conversion to GRIB's units; a variable that is not in `PARAMETERS` is not converted."""
     if short_name not in PARAMETERS:
         return Conversion()
     known, own = PARAMETERS[short_name], data.attributes.get("units")
@@ -61,7 +63,7 @@ def find_own_conversion(place: str, short_name: str, data: DataVariable) -> Conv
 
 
 def _way_out(short_name: str, name: str, units: str) -> str:
-    """Return what to do about a variable in units that cannot be converted."""
+    """Return advice for the error message on units that cannot be converted."""
     wanted = PARAMETERS[short_name].units
     if short_name == "z" and normalize_units(units) == "m":
         return (

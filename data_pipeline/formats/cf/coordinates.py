@@ -23,10 +23,11 @@ _MAX_LEVEL = 1100
 
 @dataclass(frozen=True, eq=False)
 class Horizontal:
-    """The grid of a variable and its order in the file.
+    """The grid of a variable and the order of its cells in the file.
 
-    `south_first`: the file's rows start in the south. `columns`: the file's column of each grid column. `rows`: number
-    of rows in the file. Points have the file's order, row by row; `columns` are all columns of the file.
+    `south_first` is true if the file's rows start in the south. `columns` holds the file's column of each grid column;
+    `rows` is the number of rows in the file. Points keep the file's order, row by row, and `columns` then holds all
+    columns of the file.
     """
 
     grid: Grid
@@ -39,15 +40,15 @@ class Horizontal:
         """Order coordinates from north to south and from west to east.
 
         A global grid starts at its first column at or east of 0°; a last column that repeats the first is dropped. Any
-        other grid starts after the widest gap between longitudes, with the file's longitude unless the grid would
-        then extend beyond 360°.
+        other grid starts after the widest gap between longitudes. Its first longitude is the file's, less 360° if the
+        grid would otherwise extend beyond 360°.
         """
         return _ordered(latitudes.astype(np.float64).tobytes(), longitudes.astype(np.float64).tobytes())
 
 
 @lru_cache(maxsize=64)
 def _ordered(latitude_bytes: bytes, longitude_bytes: bytes) -> Horizontal:
-    """Order coordinates as `Horizontal.of` does; an archive of thousands of files orders each grid once."""
+    """Order coordinates for `Horizontal.of`; cached, so that thousands of files on one grid order it once."""
     latitudes, longitudes = np.frombuffer(latitude_bytes), np.frombuffer(longitude_bytes)
     if not (np.isfinite(latitudes).all() and np.isfinite(longitudes).all()):
         raise InputError("its latitudes or longitudes have missing values; replace them first")
@@ -114,9 +115,9 @@ def _is_irrelevant(coordinate: Coordinate, short_name: str) -> bool:
 
 
 def _hectopascals(coordinate: Coordinate, place: str) -> np.ndarray:
-    """Return whole hPa.
+    """Return pressures in whole hPa, `NO_WHOLE_LEVEL` where a pressure is not whole.
 
-    Without units, values up to 1100 are hPa and others Pa; 1, 2, 3... are refused as model levels.
+    Without units, values up to 1100 are hPa and greater values Pa; 1, 2, 3... are refused as model levels.
     """
     values, units = coordinate.values, normalize_units(str(coordinate.attributes.get("units", "")))
     if values is None or values.dtype.kind not in "fiu":

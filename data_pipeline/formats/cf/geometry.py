@@ -1,4 +1,4 @@
-"""Where the cells of a variable are: on a regular grid, at stations, or on a curvilinear or projected grid.
+"""Positions of a variable's cells: on a regular grid, at stations, or on a curvilinear or projected grid.
 
 Stations follow chapter 9 of the CF conventions (discrete sampling geometries) with orthogonal arrays: all stations
 share their times.
@@ -26,9 +26,10 @@ _Pair = tuple[Coordinate, Coordinate]
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """The coordinates of a variable's cells: latitudes `y` and longitudes `x`, or those of the projection `mapping`.
+    """The coordinates of a variable's cells: latitudes `y` and longitudes `x`, or coordinates of a projection.
 
-    Both have their own dimension (a regular grid), or the same dimensions (points), or none (a single point).
+    `y` and `x` have one dimension each (a regular grid), the same dimensions (points), or none (a single point).
+    `mapping` holds the attributes of the projection.
     """
 
     y: Coordinate
@@ -60,7 +61,7 @@ class Geometry:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """The dimensions of the cells: rows and columns, or those of the points."""
+        """The dimensions of the cells: rows and columns, or the dimensions of the points."""
         return tuple(dict.fromkeys((*self.y.dimensions, *self.x.dimensions)))
 
     def horizontal(self, header: Header, data: DataVariable) -> Horizontal:
@@ -106,7 +107,10 @@ class Geometry:
         return ()
 
     def _ids(self, header: Header, data: DataVariable) -> tuple[str, ...]:
-        """Return the ids of the points: the coordinate with `cf_role = "timeseries_id"`, else the dimension's own."""
+        """Return the ids of the points, empty if there are none.
+
+        They are the values of the coordinate with `cf_role = "timeseries_id"`, else of another station coordinate.
+        """
         found = self._along(header, "station")
         found.sort(key=lambda c: (c.attributes.get("cf_role") != "timeseries_id", c.dimensions != (c.name,)))
         for coordinate in found:
@@ -123,7 +127,7 @@ class Geometry:
 
 
 def _latitude_longitude(header: Header, data: DataVariable) -> tuple[_Pair | None, _Pair | None]:
-    """Return the coordinates of a regular grid, and those that give every cell its position; None for either."""
+    """Return two pairs of latitude and longitude, or None for each: axes of a regular grid, and positions of cells."""
     own: list[list[Coordinate]] = []
     for role in ("latitude", "longitude"):
         dimensions = set(data.dimensions)
@@ -145,7 +149,7 @@ def _latitude_longitude(header: Header, data: DataVariable) -> tuple[_Pair | Non
         [c for c in header.coordinates_of(data, role) if len(c.dimensions) == 1] for role in ("latitude", "longitude")
     ]
     regular = (axes[0][0], axes[1][0]) if all(axes) and axes[0][0].dimensions != axes[1][0].dimensions else None
-    # Rows and columns called y and x may only be numbered, where each cell has a latitude and a longitude.
+    # If each cell has a latitude and a longitude, axes called y and x may be mere row and column numbers.
     if regular and most == 2 and not all(c.attributes.keys() & {"units", "standard_name"} for c in regular):
         regular = None
     return regular, pairs[0] if pairs else None
@@ -170,5 +174,5 @@ def _degrees(coordinate: Coordinate) -> np.ndarray:
 
 
 def _is_numbering(values: list) -> bool:
-    """Whether the values are 0, 1, 2... or 1, 2, 3..., as programs number a dimension; no station is called so."""
+    """Whether the values are 0, 1, 2... or 1, 2, 3...: numbers of a dimension, not ids of stations."""
     return values in ([*range(len(values))], [*range(1, len(values) + 1)])

@@ -16,9 +16,9 @@ Role = Literal[
     "start", "time", "valid", "lead", "number", "level", "height", "latitude", "longitude", "projected", "altitude",
     "station", "quantile", "vertical",
 ]  # fmt: skip
-"""What a coordinate stands for. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`.
+"""What a coordinate means. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`.
 
-`vertical` is any axis of levels beside pressure and height.
+`vertical` is any vertical axis other than pressure and height.
 """
 
 _ROLE_OF_STANDARD_NAME: dict[str, Role] = {
@@ -74,15 +74,15 @@ class CFFile(Protocol):
 
     @property
     def path(self) -> FileAddress:
-        """Where it is, for messages."""
+        """The address of the file, for messages."""
 
     def stored_fields(self, data: DataVariable, outer: tuple[str, ...]) -> np.ndarray | None:
-        """Return whether the values of each field along the `outer` dimensions exist, (n,); None if all do."""
+        """Return a mask (n,) of the fields along the `outer` dimensions whose values exist; None if all exist."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredVariable:
-    """A variable as a file has it; `values` reads it, `kind` is the kind of its numpy type."""
+    """A variable as stored in a file; `values()` reads it, `kind` is `numpy.dtype.kind` of its values."""
 
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
@@ -95,7 +95,7 @@ class StoredVariable:
 class Coordinate:
     """A coordinate of any number of dimensions; `values` is None for a dimension without a coordinate variable.
 
-    `bounds` are the limits (..., 2) of the intervals of a time; None if the file has none.
+    `bounds` holds the limits (..., 2) of the intervals of a time coordinate, or None.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Header:
 
     @classmethod
     def of(cls, file: CFFile, dimensions: Iterable[str], variables: Mapping[str, StoredVariable]) -> Header:
-        """Sort the variables of a file into coordinates and data; values of coordinates are read."""
+        """Sort the variables of a file into coordinates and data, and read the values of coordinates."""
         helpers = {
             str(stored.attributes[key])
             for stored in variables.values()
@@ -176,7 +176,7 @@ class Header:
         return f"{self.file.path} ({data.name})"
 
     def coordinate(self, data: DataVariable, role: Role) -> Coordinate | None:
-        """Return the coordinate of a variable that has a role, or None; several raise an `InputError`."""
+        """Return the variable's coordinate with this role, or None; several such coordinates raise an `InputError`."""
         found = self.coordinates_of(data, role)
         if len(found) > 1:
             raise InputError(
@@ -186,7 +186,7 @@ class Header:
         return found[0] if found else None
 
     def coordinates_of(self, data: DataVariable, role: Role) -> list[Coordinate]:
-        """Return the coordinates of a variable that have a role.
+        """Return the variable's coordinates with this role.
 
         Of several, dimension coordinates take precedence, then coordinates in the variable's attribute `coordinates`.
         """
@@ -199,9 +199,10 @@ class Header:
         return found
 
     def vertical_axes(self, data: DataVariable) -> list[Coordinate]:
-        """Return the coordinates of height, and of other levels than pressure, of a variable.
+        """Return the variable's vertical coordinates other than pressure.
 
-        A scalar that other variables list in their attribute `coordinates` is not one of a variable that does not.
+        A scalar coordinate that other variables list in their attribute `coordinates` does not belong to a variable
+        that does not list it.
         """
         listed = {name for each in self.variables for name in each.coordinate_names}
         return [
@@ -212,7 +213,7 @@ class Header:
 
 
 def _bounds(stored: StoredVariable, role: Role, variables: Mapping[str, StoredVariable]) -> Coordinate | None:
-    """Return the bounds of a time, or None. They have the coordinate's attributes unless they have their own."""
+    """Return the bounds of a time coordinate, or None. Attributes that the bounds lack are the coordinate's."""
     name = str(stored.attributes.get("bounds") or stored.attributes.get("climatology") or "")
     if role not in ("time", "valid", "lead") or name not in variables or variables[name].shape != (*stored.shape, 2):
         return None
@@ -225,8 +226,8 @@ def _coordinate_role(
 ) -> Role | None:
     """Return the role of a variable, or None if it is not a coordinate.
 
-    A coordinate is named like its dimension; or it has at most two dimensions, and attributes that give its role or a
-    place in the attribute `coordinates` of a variable (`listed`). Valid times may have more dimensions.
+    A coordinate has the name of its dimension. Otherwise it has at most two dimensions, and either its attributes give
+    its role or a variable lists it in the attribute `coordinates` (`listed`). Valid times may have more dimensions.
     """
     role = role_of(name, stored.attributes)
     if role in ("altitude", "station"):

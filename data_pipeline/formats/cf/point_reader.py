@@ -20,7 +20,7 @@ class PointReader:
     columns: int
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
-        """Read the `window` of the fields with the numbers `wanted`; only the file's rows that it needs are read."""
+        """Read the `window` of the fields with the numbers `wanted`; read only the rows of the file that it needs."""
         points = np.arange(self.grid.shape[0])[window[0]]
         if not points.size:
             return

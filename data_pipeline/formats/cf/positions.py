@@ -1,4 +1,4 @@
-"""Positions along a dimension as slices, which numpy, NetCDF and files copy in one piece."""
+"""Convert positions along a dimension to slices, which numpy and file libraries copy in one piece."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compact(values: np.ndarray) -> Index:
 
 
 def runs(values: np.ndarray) -> Iterator[tuple[slice, Index]]:
-    """Yield pairs of positions in the result and in the file; most grids need one pair, or two if rotated.
+    """Yield pairs of positions in the result and in the file; most grids need one pair, or two if columns are rolled.
 
     >>> list(runs(np.array([4, 5, 0, 1, 2])))
     [(slice(0, 2, None), slice(4, 6, None)), (slice(2, 5, None), slice(0, 3, None))]
@@ -42,7 +42,9 @@ def runs(values: np.ndarray) -> Iterator[tuple[slice, Index]]:
 
 
 def chunked(values: np.ndarray, size: int) -> Iterator[tuple[int, slice, Index]]:
-    """Yield the chunk of `size` positions, the positions in the result and those in the chunk, run by run.
+    """Yield for each run the number of its chunk, its positions in the result and its positions in the chunk.
+
+    A chunk holds `size` positions.
 
     >>> list(chunked(np.arange(1, 6), 4))
     [(0, slice(0, 3, None), slice(1, 4, None)), (1, slice(3, 5, None), slice(0, 2, None))]

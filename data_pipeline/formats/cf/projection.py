@@ -1,7 +1,7 @@
 """Latitudes and longitudes of the cells of a projected grid, from its projection coordinates and `grid_mapping`.
 
-Two projections are inverted here: those of forecasts that are often published without the positions of their cells.
-The binary package pyproj would invert all, but its PROJ library and that of ecCodes crash in one process.
+Two projections are inverted here, because forecasts on them are often published without the positions of their cells.
+The package pyproj would invert all, but the PROJ libraries of pyproj and ecCodes crash in one process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Degrees = tuple[np.ndarray, np.ndarray]
 
 
 def is_eastward(coordinate: Coordinate) -> bool:
-    """Return whether a projection coordinate counts columns."""
+    """Return whether a projection coordinate increases along columns (eastward) rather than along rows."""
     attributes = coordinate.attributes
     if "standard_name" in attributes:
         return attributes["standard_name"] in _EASTWARD
@@ -52,11 +52,11 @@ def unproject(mapping: Mapping[str, Any], y: Coordinate, x: Coordinate) -> Degre
 
 
 def from_rotated_pole(mapping: Mapping[str, Any], latitude: np.ndarray, longitude: np.ndarray) -> Degrees:
-    """Return positions of points with rotated coordinates, whose north pole is that of `mapping`."""
+    """Return positions of points from their rotated coordinates; `mapping` gives the rotated north pole."""
     pole, pole_longitude = np.radians(float(mapping["grid_north_pole_latitude"])), mapping["grid_north_pole_longitude"]
     lat = np.radians(latitude)
     lon = np.radians(longitude - float(mapping.get("north_pole_grid_longitude", 0.0)))
-    # The vector to the point, turned about the axis through the equator so that the rotated pole is at its latitude.
+    # Rotate the unit vector of each point about an axis in the equator that brings the rotated pole to its latitude.
     along, across, up = np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat) + 0 * lon
     north = np.sin(pole) * up + np.cos(pole) * along
     towards = np.sin(pole) * along - np.cos(pole) * up
@@ -99,7 +99,7 @@ _INVERSES: dict[str, tuple[Callable[[Mapping[str, Any], np.ndarray, np.ndarray],
     "rotated_latitude_longitude": (from_rotated_pole, _DEGREES),
     "lambert_azimuthal_equal_area": (from_lambert_equal_area, _METRES),
 }
-"""For each grid mapping its inverse, and the factors from units of the coordinates to those of the inverse."""
+"""For each grid mapping, its inverse and the factors that convert the coordinates to the inverse's units."""
 
 
 def _values(coordinate: Coordinate, factors: Mapping[str, float]) -> np.ndarray:
@@ -113,7 +113,7 @@ def _values(coordinate: Coordinate, factors: Mapping[str, float]) -> np.ndarray:
 
 
 def _ellipsoid(mapping: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the greater radius (m) of the Earth, and its eccentricity squared."""
+    """Return the semi-major axis (m) of the Earth, and its eccentricity squared."""
     major = float(mapping.get("semi_major_axis", mapping.get("earth_radius", _EARTH_RADIUS)))
     if "semi_minor_axis" in mapping:
         return major, 1 - (float(mapping["semi_minor_axis"]) / major) ** 2

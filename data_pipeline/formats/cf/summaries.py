@@ -1,6 +1,6 @@
 """Means, standard deviations and quantiles of forecasts in CF files, read as if they were numbered members.
 
-An archive refuses them, because they are no members. A forecast that is only scored may consist of them.
+An archive refuses such summaries, because they are not members. A forecast that is only scored may consist of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from data_pipeline.units import normalize_units
 _OF_METHOD: dict[str, Summary] = {
     "mean": "mean", "average": "mean", "standard_deviation": "std", "stdev": "std", "std": "std",
 }  # fmt: skip
-"""Summaries by their names in `cell_methods`, where the coordinate is the member."""
+"""Summaries by their names in `cell_methods` over members."""
 _OF_DATA_TYPE: dict[str, Summary] = {"em": "mean", "taem": "mean", "es": "std", "taes": "std", "ssd": "std"}
 """Summaries by their names in `GRIB_dataType`."""
 _OF_ENDING: dict[str, Summary] = {
@@ -35,11 +35,11 @@ _OF_ENDING: dict[str, Summary] = {
 def interpret_summary(
     header: Header, data: DataVariable, names: NameMap, timeless: bool = False
 ) -> FieldBlock | RefusedVariable | None:
-    """Interpret a variable like `FieldBlock.of`, also a mean, a standard deviation or quantiles.
+    """Interpret a variable like `FieldBlock.of`, and also means, standard deviations and quantiles.
 
-    The first of these decides: a coordinate of quantile levels; `cell_methods` over members, `GRIB_dataType` or the
-    modifier of `standard_name`; the ending of the user's name or of the variable's name (`t2m_mean`, `t2m_std`), unless
-    the variable has members.
+    The first of these that applies decides: a coordinate of quantile levels; `cell_methods` over members,
+    `GRIB_dataType` or the modifier of `standard_name`; the ending of the user's name or of the variable's name
+    (`t2m_mean`, `t2m_std`), unless the variable has members.
     """
     try:
         levels, members = header.coordinate(data, "quantile"), header.coordinate(data, "number")
@@ -67,7 +67,7 @@ def interpret_summary(
 
 
 def _without_summary(header: Header, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], Summary]:
-    """Return attributes without those that state a summary over members, and that summary ("" if there is none)."""
+    """Return the attributes without any that state a summary over members, and the summary ("" if none is stated)."""
     roles = {coordinate.name: coordinate.role for coordinate in header.coordinates}
     found: Summary = ""
     entries, kept = parse_cell_methods(str(attributes.get("cell_methods", ""))), []
@@ -90,7 +90,7 @@ def _without_summary(header: Header, attributes: Mapping[str, Any]) -> tuple[dic
 
 
 def _as_numbers(header: Header, data: DataVariable, levels: Coordinate) -> tuple[Coordinate, ...]:
-    """Return the coordinates of a header with the quantile levels as the numbers of members."""
+    """Return the coordinates of a header, with the quantile levels in place of member numbers."""
     if (member := header.coordinate(data, "number")) and set(member.dimensions) & set(data.dimensions):
         raise InputError(
             f"{header.place(data)} has members ({member.name}) and quantiles ({levels.name}); select one of them, for "

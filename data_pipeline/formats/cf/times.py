@@ -1,15 +1,15 @@
 """Starts, lead times and valid times of the fields of a variable, from its time coordinates.
 
 Start (S), valid time (V) and lead time (L) may each be a dimension, a coordinate along a dimension, or a scalar of the
-whole file. Any two of them give the third. A coordinate called `time` is S if there is a dimension of lead times or a
-coordinate `valid_time`, and V if there is a coordinate for S. With the CF standard_name `time` it is V unless the lead
-time is a dimension of its own.
+whole file. Any two of them give the third. A coordinate called `time` is V if there is a coordinate for S, else S if
+there is a coordinate `valid_time` or a dimension of lead times. Otherwise a `time` with the CF standard_name `time` is
+V.
 
 A statistic over an interval is valid at the end of the interval. Many archives give the middle or the start of the
-interval instead: the bounds of lead or valid times, where a file has them, replace these times by the ends.
+interval instead. If a file has bounds of lead or valid times, the end of the interval replaces the file's time.
 
-Reforecasts of many years may have the date of the model version as `time`, and a dimension for the year. Valid times
-along this dimension then give the starts.
+In reforecasts of many years, `time` may be the date of the model version, with another dimension for the year. Valid
+times along the dimension of years then give the starts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MINUTES_OF = {
 class FieldTimes(NamedTuple):
     """Starts (seconds since 1970), lead times and intervals (minutes) of fields.
 
-    `displaced`: how many fields have another time in the file than the end of their interval.
+    `displaced` counts the fields whose time in the file is not the end of their interval.
     """
 
     starts: np.ndarray
@@ -85,7 +85,7 @@ class TimeCoordinates:
 
     @property
     def coordinates(self) -> list[Coordinate]:
-        """The coordinates that are not None."""
+        """The time coordinates that the variable has."""
         return [coordinate for coordinate in (self.start, self.valid, self.lead) if coordinate]
 
     @property
@@ -100,9 +100,9 @@ class TimeCoordinates:
         return any(values is not None and (values[..., 0] != values[..., 1]).any() for values in cells)
 
     def decode(self, data: DataVariable, outer: tuple[str, ...], instant: bool = True) -> FieldTimes:
-        """Return the times of all fields. Instantaneous fields have the interval 0, whatever the bounds.
+        """Return the times of all fields. Instantaneous fields have the interval 0; their bounds are ignored.
 
-        With only one kind of time the fields are analyses: lead time 0, start = valid time.
+        Fields with a single time coordinate are analyses: lead time 0, start = valid time.
         """
         start, lead = self._decode(self.start, data, outer), self._decode(self.lead, data, outer)
         valid = self._decode(self.valid, data, outer) if start is None or lead is None else None
@@ -119,7 +119,7 @@ class TimeCoordinates:
         return self._at_ends(starts, leads, data, outer)
 
     def _at_ends(self, starts: np.ndarray, leads: np.ndarray, data: DataVariable, outer: tuple[str, ...]) -> FieldTimes:
-        """Replace times by the ends of their intervals."""
+        """Return the times with the end of each interval as its valid time."""
         coordinate = self.lead if self.lead and self.lead.bounds else self.valid
         sides = np.array([self._decode(coordinate, data, outer, side) for side in (0, 1)])
         begins, ends = sides.min(axis=0), sides.max(axis=0)
@@ -133,7 +133,7 @@ class TimeCoordinates:
     def _decode(
         self, coordinate: Coordinate | None, data: DataVariable, outer: tuple[str, ...], side: int | None = None
     ) -> np.ndarray | None:
-        """Return the value of a coordinate for each field, or one `side` of its bounds; None without values."""
+        """Return the value of a coordinate, or one `side` of its bounds, for each field; None if it has no values."""
         decode = decode_lead_times if coordinate is self.lead else decode_times
         shown = coordinate.bounds if coordinate and side is not None else coordinate
         if coordinate is None or shown is None or shown.values is None:
@@ -143,18 +143,18 @@ class TimeCoordinates:
 
 
 def _with_values(header: Header, data: DataVariable, role: Role) -> Coordinate | None:
-    """Return the coordinate that has a role; None also for a dimension without values."""
+    """Return the coordinate with this role; None if there is none or it has no values."""
     coordinate = header.coordinate(data, role)
     return coordinate if coordinate and coordinate.values is not None else None
 
 
 def _adds_dimension(valid: Coordinate, *others: Coordinate) -> bool:
-    """Whether valid times differ along a dimension, such as the years of reforecasts, that other times do not have."""
+    """Whether valid times have a dimension that the other times lack, such as the years of reforecasts."""
     return bool(set(valid.dimensions) - {name for other in others for name in other.dimensions})
 
 
 def _whole_minutes(seconds: np.ndarray) -> np.ndarray:
-    """Return durations in minutes; -1, which is also `UNKNOWN`, where they are not whole."""
+    """Return durations in minutes; `UNKNOWN` (-1) where a duration is not a whole number of minutes."""
     return np.where(seconds % 60 == 0, seconds // 60, UNKNOWN)
 
 
@@ -180,7 +180,7 @@ def decode_times(values: np.ndarray, attributes: Mapping[str, object], place: st
         )
     if not np.isfinite(values.astype(float)).all():
         raise InputError(f"{place} has missing values; every field needs a time")
-    # Imported here because the catalogs of all formats import this file, and few of their files have such times.
+    # Imported here because the catalogs of all formats import this module, and few files need this decoding.
     from netCDF4 import num2date
 
     try:
@@ -192,7 +192,7 @@ def decode_times(values: np.ndarray, attributes: Mapping[str, object], place: st
 
 
 def decode_lead_times(values: np.ndarray, attributes: Mapping[str, object], place: str) -> np.ndarray:
-    """Return durations in minutes, int64; without units they are hours. `place` is the name in error messages."""
+    """Return lead times in minutes, int64; `values` without units are hours. `place` is the name in error messages."""
     units = str(attributes.get("units", "hours"))
     factor = _minutes_in(units)
     if factor is None:

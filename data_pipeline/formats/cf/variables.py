@@ -11,23 +11,24 @@ from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
 
 _NEAR_GROUND = {("t", 2): "2t", ("u", 10): "10u", ("v", 10): "10v"}
-"""Parameters with a shortName of their own near the ground, by shortName aloft and height in m."""
+"""shortNames of parameters near the ground, by the shortName aloft and the height in m."""
 
 _SHARED_STANDARD_NAME = {"2t": "t", "10u": "u", "10v": "v", "gh": "z"}
-"""Parameters that share their standard_name with another parameter."""
+"""For parameters that share their standard_name with another parameter, the shortName of this other parameter."""
 
 _OF_SPELLING = {word: name for name, known in PARAMETERS.items() for word in (name, *known.spellings.split())}
 _OF_STANDARD_NAME = {word: name for name, known in PARAMETERS.items() for word in known.standard_names.split()}
 
 
 class NameMap:
-    """Finds the shortName of a variable; `mapping` has the user's names, such as {"T850": "t@850"}.
+    """Finds the shortName of a variable; `mapping` holds the user's names, such as {"T850": "t@850"}.
 
-    A name may state the units of a variable that has none, and the interval of an amount: {"rain": "tp:24h in m"}.
+    The user's name may state units, for a variable without units, and the interval of an amount:
+    {"rain": "tp:24h in m"}.
 
-    The first of these decides: the user's name; cfgrib's attribute `GRIB_shortName`; the variable's name, if it is a
-    shortName or one of its usual spellings; the CF standard_name with the height above ground. Any other variable keeps
-    its own name.
+    The first of these that exists decides: the user's name; cfgrib's attribute `GRIB_shortName`; the variable's name,
+    if it is a shortName or one of its usual spellings; the CF standard_name with the height above ground. Any other
+    variable keeps its own name.
     """
 
     def __init__(self, mapping: Mapping[str, str] | None = None) -> None:
@@ -39,7 +40,7 @@ class NameMap:
         return found and found.variable
 
     def given_units(self, name: str) -> str:
-        """Return the user's units for the variable `name` of a file; empty without any."""
+        """Return the user's units for the variable `name` of a file; empty if the user states none."""
         found = self._given.get(name)
         return found.units if found else ""
 

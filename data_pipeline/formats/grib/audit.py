@@ -1,4 +1,4 @@
-"""Count what many GRIB files hold together, and find messages that are missing or repeated.
+"""Count the messages of many GRIB files, and find messages that are missing or repeated.
 
 `Census` keeps counts and values but no messages, so that archives of any size fit in memory. `Audit` then compares the
 messages of a few files with it.
@@ -37,7 +37,10 @@ PRODUCT_KEYS = (
 
 
 class Census:
-    """Counts and values of all tables that were added, without the messages that are left out."""
+    """Counts of messages in all tables that were added, and their starts, steps, members and intervals.
+
+    Messages that are left out appear only in `left_out`.
+    """
 
     def __init__(self) -> None:
         self.paths: list[Path] = []
@@ -131,7 +134,7 @@ class Audit:
     """Missing and repeated messages in one group of a census.
 
     A variable should have every combination of the starts, lead times and members that it has in any file. `missing`
-    omits variables of which more than half is missing: that is not a gap but another selection of fields.
+    omits variables of which more than half is missing: these were selected differently and have no gaps.
     """
 
     tables: Sequence[Table]
@@ -141,7 +144,7 @@ class Audit:
     repeated: np.ndarray
     """Pairs of positions in `slots` that hold the same field."""
     further_intervals: int
-    """Number of messages that share variable, start, lead time and member with another one, but not the interval."""
+    """Number of messages that differ from another message in the interval only."""
 
     @classmethod
     def of(cls, tables: Sequence[Table], census: Census) -> Audit:

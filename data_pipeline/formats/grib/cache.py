@@ -1,8 +1,8 @@
 """Cache the tables of GRIB files, so that each file is scanned once.
 
 A cached table is used only while path, size, times, first and last bytes of its file and the versions of reader and
-ecCodes are unchanged. If the cache cannot be read, the file is scanned again. The JSON of a cache file holds
-the kinds, its array the records, so that an archive of millions of messages opens in seconds.
+ecCodes are unchanged. If the cache cannot be read, the file is scanned again. A cache file holds the kinds as JSON and
+the records as an array, so that an archive of millions of messages opens in seconds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def table_of(path: Path) -> Table:
 
 
 def describe_messages(path: Path) -> tuple[Any, ...]:
-    """Return what identifies the messages of a file beside its bytes: no field needs blocks, each has its `sample`."""
+    """Return what identifies the messages of a file beside its bytes: 0 blocks, the records and the kinds."""
     table = table_of(path)
     return 0, table.records.tobytes(), _plain(table.kinds)
 
@@ -67,7 +67,7 @@ def is_cached(path: Path) -> bool:
 
 
 def tables_of(paths: Sequence[Path]) -> Iterator[Table]:
-    """Yield the tables of many files; a few are in memory at once."""
+    """Yield the tables of many files; at most `SCAN_THREADS` are in memory at once."""
     with Progress("reading headers: file", len(paths)) as progress:
         for first in range(0, len(paths), SCAN_THREADS):
             yield from _in_threads(table_of, paths[first : first + SCAN_THREADS])
@@ -110,7 +110,7 @@ def _scan(path: Path) -> str | None:
 
 
 def _identity(path: Path) -> tuple[str, Stamp]:
-    """Return a text that changes with the file, and its stamp."""
+    """Return a text that changes whenever the file changes, and the file's stamp."""
     with path.open("rb", buffering=0) as file:
         stamp = Stamp.of(file.fileno())
         ends = b"".join(os.pread(file.fileno(), END_BYTES, at) for at in (0, max(0, stamp.size - END_BYTES)))

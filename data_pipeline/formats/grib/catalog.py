@@ -40,8 +40,8 @@ ROW = np.dtype([*RECORD.descr, ("file", "i4"), ("variable", "i4")])
 class MessageCatalog:
     """Messages of the `wanted` variables in several files, one row each, in the order of the files: a `Catalog`.
 
-    A row's `kind` is its position in `kinds`, which holds the kinds of all files; `variables` and `conversions` are the
-    variable of each kind and the conversion of its values to `units`.
+    A row's `kind` is a position in `kinds`, which holds the kinds of all files. `variables` has the variable of each
+    kind, `conversions` the conversion of its values to `units`.
     """
 
     paths: tuple[Path, ...]
@@ -62,10 +62,10 @@ class MessageCatalog:
         surface: bool = False,
         summaries: bool = False,
     ) -> MessageCatalog:
-        """Find the messages from which `variables` are made; with None, of all variables, or all at the `surface`.
+        """Find the messages from which `variables` are made; with None, all variables, or all at the `surface`.
 
-        `names` are those of `MessageNames`. Messages that are no forecast, member or analysis are left out; with
-        `summaries`, means and standard deviations of ensembles are kept.
+        `names` are the user's names, as in `MessageNames`. Messages that are not a forecast, member or analysis are
+        left out; with `summaries`, means and standard deviations of ensembles are kept.
         """
         files, own_names = expand_paths(paths), MessageNames(names or {})
         candidates = None if variables is None else {each for variable in variables for each in needed(variable)}
@@ -79,7 +79,7 @@ class MessageCatalog:
                     kept = replace(kind, product="") if summaries and kind.summary else kind
                     own.append(own_names.variable(kept))
                     first_files.append(file)
-            # Keep only the requested messages of each file, to limit memory: an archive has many more.
+            # Keep only the requested messages of each file, to limit memory: an archive holds many others.
             numbers = np.array([number_of[kind] for kind in table.kinds])
             keep = np.array([own[k] is not None if candidates is None else own[k] in candidates for k in numbers])
             records = table.records[keep[table.records["kind"]]]
@@ -141,7 +141,7 @@ class MessageCatalog:
         return replace(self, rows=self.rows[condition])
 
     def units(self, name: str) -> tuple[str, str]:
-        """Return units and long name of the variables called `name`, as their values are read."""
+        """Return the units to which the values of variables called `name` are converted, and their long name."""
         same = (
             kind
             for kind, own in zip(self.kinds, self.variables, strict=True)
@@ -151,7 +151,7 @@ class MessageCatalog:
         return wanted_units(first, name), first.long_name
 
     def levels(self, rows: np.ndarray) -> Counter[str]:
-        """Return the level of the messages in some `rows`, and their number by level."""
+        """Return the number of messages on each level, counting only `rows`."""
         found = Counter[str]()
         for k, count in zip(*np.unique(self.rows["kind"][rows], return_counts=True), strict=True):
             kind, variable = self.kinds[k], self.variables[k]
@@ -161,7 +161,7 @@ class MessageCatalog:
 
     @property
     def summaries(self) -> np.ndarray:
-        """What each message is instead of a member, as text; see `Summary`."""
+        """The `Summary` of each message as text; empty for members."""
         found: np.ndarray = np.array([kind.summary for kind in self.kinds])[self.rows["kind"]]
         return found
 
@@ -170,7 +170,7 @@ class MessageCatalog:
         return f"{self.paths[self.rows['file'][row]]} (byte {self.rows['offset'][row]})"
 
     def refuse_contradiction(self, first: int, second: int) -> None:
-        """Raise `InputError` for two messages of one place, unless they are equal byte for byte."""
+        """Raise `InputError` if two messages of the same variable, time and member are not equal byte for byte."""
         one, other = self._message(first), self._message(second)
         if one == other:
             return
@@ -250,7 +250,7 @@ def _wanted(
 
 
 def _forget_unnamed_intervals(rows: np.ndarray, kinds: Sequence[Kind], own: Sequence[Variable | None]) -> None:
-    """Set the interval to `UNKNOWN` where the message is instantaneous, but its variable by the user's names is not."""
+    """Set the interval to `UNKNOWN` where a message is instantaneous but the user names it as a statistic over time."""
     changed = [
         variable is not None and kind.process == "instant" and variable.processing != "instant"
         for kind, variable in zip(kinds, own, strict=True)
@@ -266,6 +266,6 @@ def _only_left_out(what: str, left_out: Mapping[Kind, int]) -> str:
 
 
 def _names(kinds: Sequence[Kind], own: Sequence[Variable | None]) -> str:
-    """Return the names of the variables, and of the kinds that are none, in the order of short names and levels."""
+    """Return the names of the variables, and of kinds without a variable, sorted by short name and level."""
     ordered = sorted(range(len(kinds)), key=lambda k: (kinds[k].short_name, kinds[k].level))
     return ", ".join(dict.fromkeys(str(own[k] or kinds[k]) for k in ordered))

@@ -1,6 +1,6 @@
-"""Read GRIB2 messages that hold several fields, as NCEP writes them for wind components, by cfgrib.
+"""Read GRIB2 messages that hold several fields, with cfgrib; NCEP writes wind components in such messages.
 
-`MessageReader` needs messages with one field. cfgrib separates the fields, and each is then read like one message.
+`MessageReader` needs messages with one field. cfgrib separates the fields, and each field is then read as a message.
 See docs/decisions/003-grib-reading.md.
 """
 
@@ -15,7 +15,7 @@ import eccodes
 from data_pipeline.common.errors import InputError
 
 _LOCK = threading.Lock()
-"""cfgrib switches ecCodes to messages with several fields for the whole process while it reads one."""
+"""cfgrib switches ecCodes to messages with several fields for the whole process, so threads must not do so at once."""
 
 
 def count_fields(descriptor: int, offset: int, length: int) -> int:

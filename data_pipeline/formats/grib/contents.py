@@ -24,16 +24,14 @@ from data_pipeline.parameters import PARAMETERS
 from data_pipeline.units import Conversion
 
 MAX_LINES = 8
-"""Incomplete files, and repeated fields, that are described; of the others only the number is given."""
+"""Most incomplete files, and most repeated fields, that are described; the others are only counted."""
 TYPES = {"an": "analyses", "fc": "forecasts", "cf": "control forecasts", "pf": "perturbed forecasts"}
 
 
 def summarize_files(paths: Paths, names: Mapping[str, str] | None = None) -> str:
-    """Return a text on the files: their fields, missing and repeated messages, damaged files.
+    """Return a description of the files: their fields, missing and repeated messages, damaged files.
 
-    `names` are those of `MessageNames`.
-
-    Only the messages of files with common starts are in memory at once.
+    `names` are the user's names, as in `MessageNames`. Only messages of files with common starts are in memory at once.
     """
     census, damaged = Census(), []
     for path in expand_paths(paths):
@@ -87,7 +85,7 @@ def _describe(census: Census, names: MessageNames) -> list[str]:
 
 
 def _first(name: str, texts: Sequence[str], count: int) -> list[str]:
-    """Return the first of `count` lines, and the number of others."""
+    """Return the first `MAX_LINES` of `count` lines, and a line with the number of the others."""
     shown = texts[:MAX_LINES]
     more = count - len(shown)
     return [f"{name:<12} {text}" for text in (*shown, *([f"... and {more:,} more"] if more else ()))]
@@ -109,12 +107,12 @@ def _moments(seconds: np.ndarray) -> np.ndarray:
 
 
 def _if_several(counts: dict[str, int]) -> dict[str, int]:
-    """Return the counts if there is more than one, otherwise nothing."""
+    """Return the counts if there are several, otherwise an empty dictionary."""
     return counts if len(counts) > 1 else {}
 
 
 def _intervals(census: Census) -> str:
-    """Return the intervals of the variables that have one."""
+    """Return a text with the intervals of all variables that are not instantaneous."""
     texts = []
     for name in census.names:
         minutes, since_start = census.intervals_of(name)
@@ -127,7 +125,7 @@ def _intervals(census: Census) -> str:
 
 
 def _units(census: Census, names: MessageNames) -> str:
-    """Return the units that are converted when fields are read."""
+    """Return a text on the units that are converted when fields are read."""
     found: dict[str, None] = {}
     for kind in census.kinds:
         variable = names.variable(kind)
@@ -139,7 +137,7 @@ def _units(census: Census, names: MessageNames) -> str:
 
 
 def _grids(census: Census) -> str:
-    """Return the grid; if there are several, each with a variable and a file."""
+    """Return a text on the grid; on several grids, each with an example of a variable and a file."""
     found: dict[str, str] = {}
     for kind, path in census.first_file_of.items():
         found.setdefault(_grid(kind.layout), f"{kind} in {path}")

@@ -12,21 +12,21 @@ from data_pipeline.task import Variable
 from data_pipeline.units import Conversion, find_conversion
 
 UNKNOWN_UNITS = ("unknown", "")
-"""Units in ecCodes of parameters that it does not know; a user who names them states GRIB's units by the name."""
+"""Units that ecCodes gives to unknown parameters; if the user names one, its values must be in GRIB's units."""
 
 
 def wanted_units(kind: Kind, name: str) -> str:
-    """Return the units in which a variable called `name` is read; `kind` is the first kind of its messages."""
+    """Return the units in which a variable called `name` is read; `kind` is the first kind of message that has it."""
     return PARAMETERS[name].units if name in PARAMETERS else kind.units
 
 
 def find_conversions(
     kinds: Sequence[Kind], variables: Sequence[Variable | None], files: Sequence[Path]
 ) -> Iterator[Conversion]:
-    """Yield the conversion of each kind's values, which converts nothing for a kind without a variable.
+    """Yield the conversion of each kind's values; values of a kind without a variable are not converted.
 
-    `files` are the first files of the kinds. A variable that is not in the table has the units of its first kind.
-    Units that cannot be converted raise `InputError`.
+    `files` holds the first file of each kind, for error messages. A variable that is not in `PARAMETERS` gets the units
+    of its first kind. Units that cannot be converted raise `InputError`.
     """
     first: dict[str, int] = {}
     for k, (kind, variable) in enumerate(zip(kinds, variables, strict=True)):

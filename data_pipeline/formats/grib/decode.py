@@ -21,7 +21,10 @@ SINGLE_PRECISION_PACKINGS = ("grid_simple", "grid_ccsds", "grid_complex", "grid_
 
 
 class Location(NamedTuple):
-    """Position of a message and its field in a file, arrangement and packing of its values, which begin at `data`."""
+    """Where a field lies in a file and how its values are stored.
+
+    The message begins at byte `offset` of the file, the packed values at byte `data` of the message.
+    """
 
     layout: Layout
     offset: int
@@ -32,9 +35,9 @@ class Location(NamedTuple):
 
 
 class Cutout(NamedTuple):
-    """The part of a field that a window selects: `rows` (counted from row `first`) and `columns`.
+    """The part of a field that a window selects.
 
-    `height` rows from `first` on must be decoded.
+    The rows from `first` to `first + height` must be decoded; of these, `rows` and `columns` are selected.
     """
 
     first: int
@@ -42,11 +45,11 @@ class Cutout(NamedTuple):
     rows: Index
     columns: Index
     complete: bool
-    """Whether all columns of all these rows are selected, in order."""
+    """Whether all columns of all decoded rows are selected, in order."""
 
     @classmethod
     def of(cls, window: Window, shape: tuple[int, int]) -> Cutout:
-        """Return the part of a field of `shape` that indexing with rows and columns selects."""
+        """Return the part of a field of `shape` that the rows and columns of `window` select."""
         rows, columns = window
         wanted, across = np.arange(shape[0])[rows], np.arange(shape[1])[columns]
         if not wanted.size or not across.size:
@@ -100,7 +103,7 @@ def read_values(target: np.ndarray, descriptor: int, path: Path, location: Locat
 
 
 def _read_rows(out: np.ndarray, descriptor: int, path: Path, location: Location, row: int) -> None:
-    """Read values from stored row `row` on into the flat array `out`; only their bytes are read."""
+    """Fill the flat array `out` with values, starting at stored row `row`; read no other bytes."""
     size = PACKED_BYTES.get(location.packing.bits, 0)
     buffer = thread_buffer(BUFFER_START + size * len(out))
     if size:
@@ -115,7 +118,7 @@ _local = threading.local()
 
 
 def thread_buffer(size: int) -> np.ndarray:
-    """Return this thread's buffer of at least `size` bytes; allocating memory takes longer than reading the file."""
+    """Return this thread's buffer of at least `size` bytes; a new allocation takes longer than reading the file."""
     buffer = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) < size:
         buffer = _local.buffer = np.empty(size, np.uint8)

@@ -13,18 +13,18 @@ from data_pipeline.formats.grib.keys import get_text, get_whole
 MAX_POINTS = 1 << 28
 """Most points of a grid; a global grid with 0.02° between points has 162 million."""
 MAX_LINE = 1 << 17
-"""Most rows and columns of a regular grid; twice as many as GRIB1 can state."""
+"""Most rows, and most columns, of a regular grid; twice as many as GRIB1 can state."""
 MAX_GAUSSIAN = 1 << 14
 """Largest number of latitudes between a pole and the equator of a Gaussian grid, and largest Nside of HEALPix."""
 MAX_DEGREES = 720.0
-"""Edges beyond this come from damage; GRIB2 can state up to 4294°."""
+"""Largest longitude of a grid's edge in an undamaged message; GRIB2 can state up to 4294°."""
 
 
 def size_problem(handle: int, layout: Layout) -> str:
     """Return why an ecCodes message cannot hold the grid of its `layout`; an empty text if it can.
 
-    Without a bitmap, simple packing stores all points in equally many bits; constant fields store none. A bitmap takes
-    one bit for each point.
+    Without a bitmap, simple packing stores every point in the same number of bits, which is 0 for a constant field. A
+    bitmap takes one bit for each point.
     """
     if not layout.readable:
         return ""

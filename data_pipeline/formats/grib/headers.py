@@ -1,6 +1,6 @@
 """Read dates, steps, members and packing from the first bytes of many GRIB messages at once, without ecCodes.
 
-Only the forms in which ensembles are usually written are read here; `table` asks ecCodes for all other messages.
+Only the usual forms of ensemble messages are read here; `table` reads all other messages with ecCodes.
 Octets and sections are numbered from 1, as in the WMO Manual on Codes.
 """
 
@@ -19,34 +19,38 @@ HEADER = np.dtype(
         ("data", "i8"), ("bits", "i2"), ("count", "i8"), ("binary", "i4"), ("decimal", "i4"), ("reference", "f8"),
     ]
 )  # fmt: skip
-"""One message.
+"""The header of one message.
 
 `plain` is true where `init` (seconds since 1970), `step` (minutes), `interval` (minutes, 0 for a single time) and
 `number` could be read; `number` is -1 for kinds of message without members. Messages of one kind have the same `key`.
-`bits` is -1 unless the message is in simple packing without a bitmap; otherwise `count` values (-1: any number) begin
-at byte `data`.
+`bits` is -1 unless the message is in simple packing without a bitmap; in simple packing, `count` values (-1: any
+number) begin at byte `data`.
 """
 
 NO_DATE = -(1 << 62)
 """Seconds since 1970 of a date that does not exist."""
 HOUR = 1
-"""Code of the time unit: GRIB1 table 4, GRIB2 table 4.4."""
+"""Code of the time unit hour: GRIB1 table 4, GRIB2 table 4.4."""
 
 GRIB1_GRID, GRIB1_BITMAP = 128, 64
-"""Bits of octet 8 of GRIB1's section 1: the message has a grid section, a bitmap."""
+"""Bits of octet 8 of GRIB1's section 1: the message has a grid section; it has a bitmap."""
 SINGLE_TIMES, START, LONG_STEP, RANGES = (0, 10), 1, 10, (2, 3, 4, 5)
-"""GRIB1 time range indicators: a step in octet 19 (`LONG_STEP`: and 20); the start; an interval between two steps."""
+"""GRIB1 time range indicators.
+
+`SINGLE_TIMES`: a step in octet 19, for `LONG_STEP` in octets 19 and 20. `START`: the start of the forecast. `RANGES`:
+an interval between two steps.
+"""
 ECMWF = 98
-"""Code of the centre."""
+"""Code of the originating centre ECMWF."""
 NUMBER_AT_50 = (1, 26, 30, 36)
 """ECMWF's local definitions of GRIB1's section 1 that hold the member's number in octet 50."""
 
 MEMBER_TEMPLATES = (1, 11, 60, 61)
 """GRIB2 product templates with the member's number in octet 36; templates 0 and 8 have none."""
 INTERVAL_TEMPLATES = {8: 34, 11: 37, 61: 44}
-"""GRIB2 product templates of a time interval, and the offset in section 4 of the interval's end and count."""
+"""GRIB2 product templates with a time interval; for each, the offset in section 4 of the end of the interval."""
 MAX_HOURS = 1_000_000
-"""ecCodes writes shorter steps with all their digits."""
+"""Steps must be shorter; ecCodes does not write all digits of longer ones."""
 SIMPLE_PACKING, NO_BITMAP = 0, 255
 
 
@@ -78,15 +82,16 @@ class FirstBytes:
 
 
 class KindKeys:
-    """Numbers the kinds of message: messages with equal octets, apart from time and member, get equal keys."""
+    """Numbers the kinds of message: messages that differ only in the octets of time and member get equal keys."""
 
     def __init__(self) -> None:
         self._keys: dict[Hashable, int] = {}
 
     def assign(self, first: FirstBytes, shape: np.ndarray, columns: Callable[..., np.ndarray]) -> np.ndarray:
-        """Return a key for each message, from the octets that `columns(*shape)` selects for its row of `shape`.
+        """Return a key for each message.
 
-        A message with a negative shape gets the key -1.
+        Messages get equal keys if they have the same row of `shape` (one row per message) and equal octets at the
+        positions `columns(*row)`. A message with a negative number in its row gets the key -1.
         """
         keys = np.full(len(shape), -1, np.int32)
         known = (shape >= 0).all(axis=1)
@@ -212,7 +217,7 @@ def _grib2_columns(product: int, packing: int, template: int) -> np.ndarray:
 
 
 def _grib2_sections(first: FirstBytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of sections 3 to 7, and whether the message has one of each, section 1 and nothing else.
+    """Return the positions of sections 3 to 7, and whether each message has exactly one of sections 1 and 3 to 7.
 
     Section 2 may be present. All sections must begin within the first bytes of the message.
     """

@@ -15,7 +15,7 @@ from data_pipeline.reduced_grid import ReducedGrid
 REGULAR = ("regular_ll", "regular_gg")
 """Grid types whose points are all combinations of latitudes and longitudes."""
 REDUCED = ("reduced_gg", "healpix")
-"""Grid types whose rows have different numbers of points; they are read in a single row, and then on a regular grid."""
+"""Grid types whose latitudes have different numbers of points; they are read as one row and regridded later."""
 
 I_NEGATIVELY, J_POSITIVELY, J_CONSECUTIVE, ALTERNATIVE_ROWS = 128, 64, 32, 16
 STAGGERED = 15
@@ -26,9 +26,9 @@ STAGGERED = 15
 class Layout:
     """The grid section of a message as plain numbers, which can be compared, hashed and cached.
 
-    `north` to `east` are the edges, independent of the scanning direction; `gaussian` is the number of latitudes
-    between a pole and the equator of a Gaussian grid, or HEALPix's Nside. A reduced grid has a single row of all
-    points; `counts` are the points of each latitude. For grids that are not read, only `grid_type` is set.
+    `north` to `east` are the edges, independent of the scanning direction. `gaussian` is the number of latitudes
+    between a pole and the equator of a Gaussian grid, or HEALPix's Nside. A reduced grid has all points in one row;
+    `counts` holds the number of points of each latitude. For a grid that cannot be read, only `grid_type` is set.
     """
 
     grid_type: str
@@ -55,7 +55,7 @@ class Layout:
             return cls(grid_type)
         scanning = eccodes.codes_get_long(handle, "scanningMode")
         if eccodes.codes_get_long(handle, "edition") == 1:
-            scanning &= ~ALTERNATIVE_ROWS  # a reserved bit there
+            scanning &= ~ALTERNATIVE_ROWS  # this bit is reserved in GRIB1
         if scanning & STAGGERED:
             return cls(f"staggered {grid_type}")
         if any(eccodes.codes_is_missing(handle, count) for count in ("Ni", "Nj")):
@@ -103,12 +103,12 @@ class Layout:
 
     @property
     def readable(self) -> bool:
-        """Whether the grid is read: it is regular or reduced."""
+        """Whether the grid can be read, because it is regular or reduced."""
         return self.regular or self.grid_type in REDUCED
 
     @cached_property
     def grid(self) -> Grid:
-        """The grid, north first; if it goes round the globe, it starts at the first longitude from 0° eastwards."""
+        """The grid, north first; a global grid starts at its first longitude at or east of 0°."""
         if not self.readable:
             program = "sp2gp" if self.grid_type == "sh" else "remapbil"
             raise InputError(
@@ -134,14 +134,14 @@ class Layout:
     def stored_rows(self, first: int, count: int) -> tuple[int, int]:
         """Return the first stored row, and the number of stored rows, that hold `count` rows of `grid` from `first` on.
 
-        All rows are needed if rows are not stored contiguously, or in alternating directions.
+        All rows are needed if rows are not stored contiguously, or are stored in alternating directions.
         """
         if self.scanning & (J_CONSECUTIVE | ALTERNATIVE_ROWS):
             return 0, self.rows
         return (self.rows - first - count if self.scanning & J_POSITIVELY else first), count
 
     def arrange(self, stored: np.ndarray) -> np.ndarray:
-        """Return stored values as a field (H, W) of `grid`; the values of `stored_rows` as part of a field."""
+        """Return stored values as a field (H, W) of `grid`, or the values of `stored_rows` as part of a field."""
         if self.grid_type in REDUCED:
             return stored.reshape(1, -1)
         if self.scanning & J_CONSECUTIVE:
@@ -173,7 +173,7 @@ class Layout:
 
     @cached_property
     def _latitudes(self) -> np.ndarray:
-        # From the edges, not from the increments, which are rounded, missing or wrong in many files.
+        # Computed from the edges, because increments are rounded, missing or wrong in many files.
         if not self.gaussian:
             return np.linspace(self.north, self.south, self.rows)
         every = np.array(list(eccodes.codes_get_gaussian_latitudes(self.gaussian)))
@@ -185,7 +185,7 @@ class Layout:
         count = self.columns
         span = (self.east - self.west) % 360 or (360.0 if count > 1 else 0.0)
         if count > 1 and abs(span * count / (count - 1) - 360) < max(COORDINATE_TOLERANCE, 3.6 / count):
-            # A full circle: one step east of the last point is the first.
+            # A full circle: one step east of the last point lies the first point.
             around = (self.west + np.arange(count) * (360 / count)) % 360
             around[around > 360 - COORDINATE_TOLERANCE] = 0.0
             shift = int(around.argmin())

@@ -19,12 +19,13 @@ from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import own_process
 
 PROCESSES = {"avg": "mean", "accum": "accumulation", "max": "maximum", "min": "minimum"}
-"""Processing by ecCodes' `stepType`. Other types are no `Process`: differences, variances, means of several runs."""
+"""Processing by ecCodes' `stepType`. Other types, such as differences and variances, cannot be read."""
 
 STATED, SINCE_START = -3, -2
-"""Intervals of a kind of message: the interval that each message states; the time since the start of the forecast.
+"""Special values for the interval of a kind of message.
 
-A kind can also have `UNKNOWN`, or the length of the interval in minutes.
+`STATED`: each message states its interval. `SINCE_START`: the interval begins at the start of the forecast. Other
+values are `UNKNOWN` or the length of the interval in minutes.
 """
 
 SINGLE_TIME, TIME_RANGE, MEAN_RANGE, ACCUMULATION, DIFFERENCE = (0, 1, 10), 2, 3, 4, 5
@@ -36,13 +37,14 @@ MONTHLY_STREAMS = (
 )  # fmt: skip
 """Streams of MARS with means over a month or a week."""
 MEAN_TYPES = {"fcmean": "mean", "fcmax": "maximum", "fcmin": "minimum", "fcstdev": "time processing sd"}
-"""Types of MARS with statistics over a period that GRIB1 does not state."""
+"""Types of MARS with statistics over a period whose length GRIB1 does not state."""
 
 
 class Processing(NamedTuple):
-    """Processing over time, and the interval of a kind of message in the sense of `STATED`.
+    """Processing over time and interval of a kind of message.
 
-    `process` is one of `parameters.Process`, or another word for fields that cannot be read.
+    `process` is one of `parameters.Process`, or another word for fields that cannot be read. `interval` is a length in
+    minutes, `UNKNOWN`, `STATED` or `SINCE_START`.
     """
 
     process: str
@@ -81,7 +83,7 @@ def processing_of(handle: int, short_name: str) -> Processing:
 
 
 def step_and_interval(handle: int) -> tuple[int, int]:
-    """Return the end of the step, and the length of the interval that ends there, in minutes.
+    """Return the lead time at which the step ends, and the length of the interval that ends there, in minutes.
 
     The step is -1 where ecCodes cannot convert it, for example from months; the interval is then `UNKNOWN`.
     """
@@ -97,6 +99,10 @@ def step_and_interval(handle: int) -> tuple[int, int]:
 
 
 def meant_intervals(meant: np.ndarray, stated: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Return the intervals of messages from those of their kinds (`STATED`), of their headers, and from their steps."""
+    """Return the interval of each message (minutes).
+
+    `meant` is the interval of the message's kind; `stated`, from the header, replaces `STATED`; `steps` replaces
+    `SINCE_START`.
+    """
     intervals = np.where(meant == STATED, stated, np.where(meant == SINCE_START, steps, meant))
     return np.where((steps < 0) & (intervals != INSTANT), UNKNOWN, intervals)

@@ -24,8 +24,8 @@ _SUMMARIES: dict[str, Summary] = {"ensemble mean": "mean", "ensemble spread": "s
 class Kind:
     """Properties of messages; `process` is the processing over time, `version` ECMWF's expver.
 
-    `product` says what the messages hold instead of forecasts, members or analyses: an ensemble mean, a probability. It
-    is empty for fields that can be read. `bottom` is the other limit of a layer, whose `level` is its top.
+    `product` names a statistic, such as an ensemble mean or a probability. It is empty for forecasts, members and
+    analyses, which can be read. `level` is the top of a layer, `bottom` its bottom.
     """
 
     short_name: str
@@ -62,14 +62,17 @@ class Kind:
     def variable(self) -> Variable | None:
         """The variable; None if the messages cannot be read as one.
 
-        These have no short name, lie on a pressure level that is not a whole number of hPa, or are no forecasts,
-        members or analyses. Only pressure levels are distinguished. On other levels each short name is one variable,
-        such as `2t` or `stl1`; `formats.levels` keeps apart what a name such as `t` leaves open.
+        Such messages have no short name, lie on a pressure level that is not a whole number of hPa, or are not
+        forecasts, members or analyses. Only pressure levels are distinguished. On other levels each short name is one
+        variable, such as `2t` or `stl1`; for a name such as `t`, `formats.levels` distinguishes the levels.
         """
         return None if self.product or not _is_name(self.short_name) else self.named(Variable(self.short_name))
 
     def named(self, name: Variable) -> Variable | None:
-        """Return the variable if its parameter is `name`; its level too, if `name` has one."""
+        """Return the variable of messages that the user calls `name`; None if they cannot be read as a variable.
+
+        Its level is the level of `name` if it has one, else the level of the messages.
+        """
         units = {"isobaricInhPa": 1, "isobaricInPa": 100}.get(self.type_of_level)
         if self.product or self.process not in get_args(Process):
             return None
@@ -100,7 +103,7 @@ class Kind:
 
 
 def parameter_of(handle: int) -> tuple[int, str, str, str]:
-    """Return the paramId, short name, long name and units; ecCodes takes milliseconds for each."""
+    """Return the paramId, short name, long name and units of a message; ecCodes takes milliseconds for each."""
     short, name, units = (eccodes.codes_get_string(handle, key) for key in ("shortName", "name", "units"))
     return eccodes.codes_get_long(handle, "paramId"), short, name, units
 

@@ -1,8 +1,8 @@
 """Lattice: round all members of a forecast to common values that simple packing does not change.
 
-Simple packing rounds each field to R + X 2^E with a reference R and a step 2^E of its own (WMO Manual on Codes,
-regulation 92.9.4). If members are packed separately, two members that differ by less than a step may change their
-order. On a common lattice they cannot.
+Simple packing rounds each field to R + X 2^E, where every field has its own reference R and step 2^E (WMO Manual on
+Codes, regulation 92.9.4). If members are packed separately, two members that differ by less than a step may change
+their order. On a common lattice they cannot.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Lattice:
     ) -> Lattice:
         """Return the lattice for `variable` in the files `sources`, with the most bits of any of its messages.
 
-        `names` are those of `MessageNames`. Messages in several units raise `InputError`.
+        `names` are the user's names, as in `MessageNames`. Messages in several units raise `InputError`.
 
-        In files packed to a number of decimal digits, the bits of a message depend on its range. A correction may widen
-        any range, so all members get the most bits.
+        In files packed to a number of decimal digits, the bits of a message depend on its range of values. A correction
+        may widen any range, so all members get the most bits.
         """
         own_names, finest = MessageNames(names or {}), -1
         conversions: dict[str, Conversion] = {}
@@ -99,8 +99,8 @@ class Lattice:
             return out
         widest = max(highest - lowest for lowest, highest in limits)
         largest = max(abs(value) for ends in limits for value in ends)
-        # Two steps fewer than there are, because rounding moves both ends; and no finer than a reference value, which
-        # has 21 binary digits in GRIB1's hexadecimal floating point.
+        # Use two steps fewer than the bits allow, because rounding moves both ends. The step is no finer than the
+        # reference value, which has 21 binary digits in GRIB1's hexadecimal floating point.
         step = max(widest / max(2.0**self.bits - 3, 1), largest * 2.0**-20, float(np.finfo(np.float32).tiny))
         step = 2.0 ** np.ceil(np.log2(step))
 
@@ -113,7 +113,7 @@ class Lattice:
 
 
 def _finest_bits(table: Table, kinds: Sequence[int]) -> int:
-    """Return the most bits per value of all messages of these kinds in a file; -1 without any."""
+    """Return the most bits per value of all messages of these kinds in a file; -1 if there are none."""
     records = table.records[np.isin(table.records["kind"], kinds)]
     finest = int(records["bits"].max(initial=-1))
     with table.path.open("rb", buffering=0) as file:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from data_pipeline.formats.grib.kind import Kind
 
 MAX_NAMED = 4
-"""Kinds of message that are named; of the others only the number is given."""
+"""Most kinds of message that are named; the others are only counted."""
 
 
 def describe_left_out(counts: Mapping[Kind, int]) -> str:
-    """Return the number of messages for each text in `Kind.left_out`, the most frequent first; empty for none."""
+    """Return a text with the number of messages for each `Kind.left_out`, the most frequent first; empty for none."""
     sums = Counter[str]()
     for kind, count in counts.items():
         sums[kind.left_out] += count

@@ -1,4 +1,4 @@
-"""Names: the variable of each kind of message, by its short name or as the user names it."""
+"""MessageNames: the variable of each kind of message, from the user's names or the message's short name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ECMWF_TABLE = 128
 
 @dataclass(frozen=True)
 class MessageNames:
-    """Names of the user for some messages: shortName, paramId (`228`) or parameter and table (`228.128`) to variable.
+    """The user's names: map a shortName, a paramId (`228`) or a parameter with table (`228.128`) to a variable.
 
     >>> MessageNames({"228.128": "tp"}).given
     {228: Variable(name='tp', level=0, period=0, process='')}

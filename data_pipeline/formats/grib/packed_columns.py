@@ -19,11 +19,11 @@ from data_pipeline.formats.grib.scan import changed_file
 from data_pipeline.units import Conversion
 
 PARTS_PER_THREAD = 2
-"""Parts of a sample for each thread: a thread that is interrupted leaves the second one to the others."""
+"""Parts of a sample for each thread: if the system interrupts a thread, other threads take its second part."""
 
 
 class ColumnBand(NamedTuple):
-    """Some columns, and rows of the result from `begin` to `end`, which a thread fills at once."""
+    """The part of the result that a thread fills at once: some `columns`, and rows from `begin` to `end`."""
 
     columns: slice
     begin: int
@@ -32,10 +32,10 @@ class ColumnBand(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PackedColumns:
-    """Messages of K channels and M members at `locations` (K, M; `reader.LOCATION`), on one `layout` with whole rows.
+    """Messages of K channels and M members in simple packing, on one `layout` that stores whole rows.
 
-    They have simple packing. `channels` (K) are their positions in the result. `conversions` are those of the reader,
-    which `locations` refer to.
+    A column holds the messages of one channel. `locations` (K, M) are of type `reader.LOCATION`; they refer to the
+    reader's `conversions`. `channels` (K) are the positions of the channels in the result.
     """
 
     channels: np.ndarray
@@ -63,11 +63,11 @@ class PackedColumns:
         return float(self.locations["length"].mean())
 
     def files(self, part: slice = slice(None)) -> list[int]:
-        """Return the files of the messages of some columns, each once."""
+        """Return the numbers of the files that hold the messages of some columns, without repetition."""
         return list(dict.fromkeys(self.locations["file"][part].ravel().tolist()))
 
     def parts(self, height: int, threads: int) -> list[ColumnBand]:
-        """Divide `height` rows of all columns among threads; a column is divided if there are too few."""
+        """Divide `height` rows of all columns among threads; columns are divided into bands if there are too few."""
         count, wanted = len(self.channels), PARTS_PER_THREAD * threads if threads > 1 else 1
         ends = np.linspace(0, count, min(count, wanted) + 1, dtype=int).tolist()
         rows = np.linspace(0, height, min(height, -(-wanted // count)) + 1, dtype=int).tolist()
@@ -86,10 +86,10 @@ class PackedColumns:
     def reduce(
         self, descriptors: Mapping[int, int], paths: Sequence[Path], part: ColumnBand, first: int, out: np.ndarray
     ) -> None:
-        """Fill a part of `out` (2, C, h, W), float32. Its first row is row `first` of the field.
+        """Fill a part of `out` (2, C, h, W), float32, whose first row is row `first` of the field.
 
-        Only the bytes of these rows are read. Rows in another order than those of a field are arranged in memory, of at
-        most half a field.
+        Only the bytes of these rows are read. Rows that are stored in another order than in a field are rearranged in
+        additional memory of at most half a field.
         """
         width = out.shape[3]
         if self.layout.straight and out[0].flags.c_contiguous:
@@ -117,13 +117,13 @@ class PackedColumns:
         upper: np.ndarray,
         starts: np.ndarray,
     ) -> None:
-        """Fill flat arrays with stored rows of the columns of `part`, each from its position in `starts` on."""
+        """Fill flat arrays with stored rows of the columns of `part`; `starts` are the positions of the columns."""
         files, moments = self.locations["file"][part], self._moments.only(part)
         opened = np.array([descriptors[file] for file in files.ravel().tolist()], np.int32).reshape(files.shape)
         first, rows = self.layout.stored_rows(first, rows)
         row_bytes = moments.bits // 8 * self.layout.columns
         offsets, count = self._starts[part] + row_bytes * first, rows * self.layout.columns
         while (failed := moments.reduce(opened, offsets, count, lower, upper, starts)) is not None:
-            # Raises the error of the system, if there was one. A read that a signal cut short is repeated.
+            # This read raises the system's error, if there was one. A read that a signal cut short is repeated.
             if not os.pread(opened[failed], 1, offsets[failed] + row_bytes[failed] * rows - 1):
                 raise changed_file(paths[files[failed]], int(self.locations["offset"][part][failed]))

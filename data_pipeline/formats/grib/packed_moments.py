@@ -1,4 +1,4 @@
-"""Moments of the members of one variable, from packed values in one pass: decoded blocks never leave the cache."""
+"""Compute the moments of members from packed values in one pass; decoded values never leave the processor's cache."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from data_pipeline.units import Conversion
 BLOCK_CELLS = 1024
 """Cells that are reduced at once: their three rows of sums take 12 KB."""
 PACKED_BYTES_AT_ONCE = 1 << 20
-"""Bytes of packed values of all members that are read before they are reduced; a fourth takes longer (system calls)."""
+"""Bytes of packed values of all members that are read before they are reduced; 256 KB takes longer (system calls)."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedMoments:
     """Reduces packed values of K variables and M members to pseudo-members, bit for bit as `pseudo_members` does.
 
-    `bits` (K, M) are 8, 16, 24, 32 or 0, `numbers` (K, M, 5) the 2^E, R and 10^-D of the packing, and factor and offset
-    of a change of units, where `changes` (K, M). `direct` (K): single precision suffices, as in `packing.unpack`, and
-    no units change.
+    `bits` (K, M) are 8, 16, 24, 32 or 0. `numbers` (K, M, 5) are 2^E, R and 10^-D of the packing, and factor and offset
+    of a conversion of units; `changes` (K, M) says where there is one. `direct` (K) is true where no units change and
+    single precision suffices, as in `packing.unpack`.
     """
 
     bits: np.ndarray
@@ -63,15 +63,16 @@ class PackedMoments:
         upper: np.ndarray,
         starts: np.ndarray,
     ) -> tuple[int, int] | None:
-        """Fill `count` values of each variable in flat float32 arrays, from its position in `starts` (K) on.
+        """Fill `count` values of each variable in the flat float32 arrays, beginning at its position in `starts` (K).
 
         The packed values of member m of variable k begin at byte `offsets[k, m]` of the open file `descriptors[k, m]`.
-        Returns variable and member whose file ended early. The interpreter's lock is released for all of it, because
-        threads wait for each other at every call. Memory: `PACKED_BYTES_AT_ONCE`, or that of a block if it is more.
+        Returns the variable and member whose file ended early, or None. One call handles all variables without the
+        interpreter's lock, because threads wait for each other at every call. Memory: `PACKED_BYTES_AT_ONCE`, or one
+        block of all members if that is more.
         """
         members, width = self.bits.shape[1], int(self.bits.max()) // 8
         blocks = max(1, PACKED_BYTES_AT_ONCE // max(1, width * members * BLOCK_CELLS))
-        # Multiples of eight bytes, so that the values of every member are aligned.
+        # The stride is a multiple of eight bytes, so that the values of every member are aligned.
         stride = width * min(blocks * BLOCK_CELLS, -(-count // 8) * 8)
         packed = thread_buffer(stride * members)[: stride * members].reshape(members, stride)
         packing, places = (self.bits, self.numbers, self.changes, self.direct), (descriptors, offsets, starts)
@@ -80,7 +81,7 @@ class PackedMoments:
 
 
 def _work() -> np.ndarray:
-    """Return rows for sums whose addresses are multiples of 64 bytes: vectors across cache lines take twice as long."""
+    """Return rows for sums, aligned to 64 bytes: vectors across cache lines take twice as long."""
     memory = np.empty(4 * BLOCK_CELLS + 16, SINGLE)
     start = -memory.ctypes.data % 64 // SINGLE.itemsize
     return memory[start : start + 4 * BLOCK_CELLS].reshape(4, BLOCK_CELLS)
@@ -136,7 +137,7 @@ def _reduce(
                 return m
         for begin in range(first, last, work.shape[1]):
             end = min(begin + work.shape[1], last)
-            # Slices of one-dimensional arrays: the compiler knows that their values are adjacent.
+            # One-dimensional slices tell the compiler that values are adjacent in memory.
             start, total, squares = work[0][: end - begin], work[1][: end - begin], work[2][: end - begin]
             total[:] = np.float32(0)
             squares[:] = np.float32(0)
@@ -152,10 +153,13 @@ def _reduce(
 def _sum_shorts(
     packed: np.ndarray, begin: int, numbers: np.ndarray, start: np.ndarray, total: np.ndarray, squares: np.ndarray
 ) -> None:
-    """Set `start` to the first member from cell `begin` on; add departures and their squares, for `direct` packing."""
+    """Set `start` to the first member and sum the other members' departures from it, and their squares.
+
+    Cells are counted from `begin`. The packing must be `direct`.
+    """
     m = 1
     _unpack_shorts(*_member(packed, 0, begin, numbers, len(start)), start)
-    # Values of this packing need not be kept. Three members at once, because sums would be loaded for each of them.
+    # Add three members at once: one at a time, the sums would be loaded and stored for each member.
     while m + 3 <= len(packed):
         _add_three(
             _member(packed, m, begin, numbers, len(start)),
@@ -173,7 +177,7 @@ def _sum_shorts(
 def _member(
     packed: np.ndarray, m: int, begin: int, numbers: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.float32, np.float32]:
-    """Return `count` packed values of a member, scale and reference."""
+    """Return `count` packed values of member `m` from cell `begin`, the scale 2^E and the reference R."""
     shorts = packed[m][2 * begin : 2 * (begin + count)].view(np.uint16)
     return shorts, np.float32(numbers[m, 0]), np.float32(numbers[m, 1])
 
@@ -255,7 +259,7 @@ def _add_three(
 
 @compiled_as_written
 def _unpack(octets: np.ndarray, bits: int, scale: float, reference: float, divisor: float, out: np.ndarray) -> None:
-    """Unpack with one rounding from double precision, which is that of single precision where `unpack` uses it."""
+    """Unpack in double precision and round once; where `packing.unpack` uses single precision, the result is equal."""
     if bits == 8:
         for c in range(len(out)):
             out[c] = (np.float64(octets[c]) * scale + reference) * divisor
@@ -280,7 +284,7 @@ def _unpack(octets: np.ndarray, bits: int, scale: float, reference: float, divis
 def _finish(
     members: int, start: np.ndarray, total: np.ndarray, squares: np.ndarray, lower: np.ndarray, upper: np.ndarray
 ) -> None:
-    """Write the pseudo-members; the formula is that of `pseudo_members`."""
+    """Write the pseudo-members, by the formula of `pseudo_members`."""
     one_of, half_of = 1 / members, 1 / (2 * max(members - 1, 1))
     for c in range(len(total)):
         away = np.float64(total[c])

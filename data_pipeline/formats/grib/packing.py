@@ -1,4 +1,4 @@
-"""Decode simple packing without a bitmap, in which nearly every ensemble is stored, by numpy.
+"""Decode simple packing without a bitmap with numpy; nearly every ensemble is stored in this packing.
 
 A value is (R + X 2^E) / 10^D with whole numbers X of 8, 16, 24 or 32 bits (WMO Manual on Codes, regulation 92.9.4);
 with 0 bits all values are R. Results equal those of ecCodes bit for bit; see docs/decisions/003-grib-reading.md.
@@ -14,7 +14,7 @@ import numpy as np
 from data_pipeline.formats.catalog import DOUBLE
 
 PACKED_BYTES = {8: 1, 16: 2, 24: 3, 32: 4}
-"""Bits to bytes of a packed value."""
+"""Bytes of a packed value, by its bits."""
 
 BUFFER_START = 4
 """Position of the first packed value in a buffer; values of 24 bits are read together with the byte before them."""
@@ -23,7 +23,7 @@ BLOCK_VALUES = 1 << 19
 """Values decoded at once; fewer would fit the cache, but threads would wait for the interpreter's lock (measured)."""
 
 SMALL_BLOCK_VALUES = 1 << 14
-"""The same where intermediate results need a buffer of their own."""
+"""Values decoded at once where intermediate results need a separate buffer."""
 
 
 class Packing(NamedTuple):
@@ -38,7 +38,7 @@ class Packing(NamedTuple):
 def decodable(bits: np.ndarray, reference: np.ndarray, binary: np.ndarray, decimal: np.ndarray) -> np.ndarray:
     """Whether this module decodes the packing: whole bytes, and no result near the limits of single precision.
 
-    A constant field with a decimal scale is decoded by ecCodes, which does not apply the scale.
+    A constant field with a decimal scale is left to ecCodes, which does not apply the scale.
     """
     usual = (binary >= -100) & (binary <= 40) & (abs(decimal) <= 10)
     sound = (reference == 0) | ((abs(reference) >= 1e-30) & (abs(reference) <= 1e25))
@@ -46,11 +46,11 @@ def decodable(bits: np.ndarray, reference: np.ndarray, binary: np.ndarray, decim
 
 
 def unpack(buffer: np.ndarray, packing: Packing, out: np.ndarray) -> None:
-    """Fill `out` (flat, float32 or float64) from the bytes of `buffer` after the first `BUFFER_START`."""
+    """Fill `out` (flat, float32 or float64) from the packed values in `buffer`, which begin at `BUFFER_START`."""
     if not packing.bits:
         out[:] = packing.reference
         return
-    # The sum of two numbers of 24 binary digits is the same, computed in single or rounded from double precision.
+    # The sum of two numbers of 24 binary digits is the same in single precision and rounded from double precision.
     direct = out.dtype == DOUBLE or (packing.bits <= 24 and not packing.decimal)
     block = BLOCK_VALUES if direct else SMALL_BLOCK_VALUES
     scale, divisor = scale_factors(packing.binary, packing.decimal, out.dtype)
@@ -80,7 +80,7 @@ def _integers(buffer: np.ndarray, bits: int, start: int, count: int) -> np.ndarr
 def scale_factors(binary: int, decimal: int, dtype: np.dtype) -> tuple[float, float]:
     """Return 2^E and 10^-D as ecCodes computes them: by repeated multiplication or division in precision `dtype`.
 
-    Calculations with them are in double precision.
+    The results are Python floats, so calculations with them are in double precision.
     """
     ten, divisor = dtype.type(10), dtype.type(1)
     for _ in range(abs(decimal)):

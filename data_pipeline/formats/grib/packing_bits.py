@@ -21,8 +21,8 @@ class Resolution(NamedTuple):
     def of(cls, handle: int) -> Resolution:
         """Return the resolution of an ecCodes message.
 
-        The bits of complex packing are those in which simple packing holds the message's range with the same step. To
-        know them, the values are decoded. Damaged scale factors give a step of zero or infinity: values of one number.
+        For complex packing, the bits are the number that simple packing would need for the same range and step; the
+        values are decoded to find the range. Damaged scale factors, with a step of zero or infinity, give 0 bits.
         """
         binary, decimal = (eccodes.codes_get_long(handle, f"{base}ScaleFactor") for base in ("binary", "decimal"))
         with np.errstate(all="ignore"):

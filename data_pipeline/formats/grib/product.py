@@ -5,7 +5,7 @@ from __future__ import annotations
 from data_pipeline.formats.grib.keys import get_text, get_whole
 
 ENSEMBLE_TEMPLATES = (2, 3, 4, 12, 13, 14, 199, 200)
-"""GRIB2 product templates of statistics of an ensemble; `derivedForecast` tells which."""
+"""GRIB2 product templates of statistics of an ensemble; the key `derivedForecast` says which statistic."""
 OTHER_TEMPLATES = {
     5: "probability", 9: "probability", 6: "quantile", 10: "quantile", 86: "quantile", 87: "quantile",
     7: "error", 51: "category", 91: "category",
@@ -16,7 +16,7 @@ ENSEMBLE_STATISTICS = (
     "ensemble mean", "ensemble mean", "ensemble spread", "ensemble spread", "ensemble spread", "anomaly index",
     "cluster mean", "interquartile range", "ensemble minimum", "ensemble maximum",
 )  # fmt: skip
-"""GRIB2 code table 4.7, by `derivedForecast`."""
+"""Statistics by the value of `derivedForecast` (GRIB2 code table 4.7)."""
 
 MARS_TYPES = {
     "em": "ensemble mean", "wem": "ensemble mean", "taem": "ensemble mean", "es": "ensemble spread",
@@ -28,7 +28,7 @@ MARS_TYPES = {
     "4i": "increment", "tu": "tube", "ci": "cluster information", "ed": "empirical distribution",
     "svar": "signal variance",
 }  # fmt: skip
-"""Types of MARS (`mars/type.table` of ecCodes) that are no forecast, member or analysis."""
+"""Types of MARS (`mars/type.table` of ecCodes) that are not a forecast, member or analysis."""
 
 NCEP_FULL_FIELD = 1
 NCEP_MEANS = (2, 3)
@@ -36,10 +36,9 @@ NCEP_MEANS = (2, 3)
 
 
 def product_of(handle: int) -> str:
-    """Return what a message holds instead of a forecast, a member or an analysis; otherwise an empty text.
+    """Return the name of the statistic that a message holds; empty for a forecast, a member or an analysis.
 
-    A forecast without members, the control and analyses are fields that can be verified. An ensemble mean, a spread, a
-    probability or a quantile is not a member of the ensemble.
+    Statistics, such as an ensemble mean, a spread, a probability or a quantile, are not members of the ensemble.
     """
     if get_whole(handle, "edition", 0) == 2:
         template = get_whole(handle, "productDefinitionTemplateNumber", 0)

@@ -1,6 +1,6 @@
 """MessageReader: read fields from GRIB files by the positions of their messages, in several threads.
 
-It holds paths and positions but no open file, so that it can be sent to other processes.
+A reader holds paths and positions but no open file, so that it can be sent to other processes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LOCATION = np.dtype(
         ("decimal", "i2"),
     ]
 )  # fmt: skip
-"""A `Location`; file, layout and conversion are positions in the `paths`, `layouts` and `conversions` of the reader."""
+"""A `Location`; file, layout and conversion are positions in the reader's `paths`, `layouts` and `conversions`."""
 
 MIN_THREAD_BYTES = 1 << 16
-"""With fewer bytes per message, threads spend their time waiting for the interpreter's lock."""
+"""Fewest bytes per message for which threads are used; with less, they wait for the interpreter's lock."""
 
 FILES_AT_ONCE = 64
-"""With more files, the moments of one channel after the other are read: a process may open 1,024 files by default."""
+"""Most files that are open at once; with more, channels are read one by one (by default, a process may open 1,024)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +60,11 @@ class MessageReader:
 
     @property
     def grid(self) -> Grid:
-        """Latitudes and longitudes of the values; north first, west to east."""
+        """The grid of the values, north first, west to east."""
         return self.layouts[0].grid
 
     def identity(self, wanted: np.ndarray) -> Hashable:
-        """Return the places of messages in their files, and their conversions; see `IdentifiedReader`."""
+        """Return the positions of messages in their files, and their conversions; see `IdentifiedReader`."""
         own = self.locations[wanted]
         files = [(self.paths[k], self.stamps[k]) for k in own["file"].tolist()]
         conversions = [self.conversions[k] for k in own["conversion"].tolist()]
@@ -86,7 +86,7 @@ class MessageReader:
         if threads < 2 or locations["length"].mean() * cutout.height < MIN_THREAD_BYTES * self.grid.shape[0]:
             self._read_part(locations, targets, cutout)
             return
-        # Few parts, because threads wait for the lock at every border; more where messages take unequal time.
+        # Few parts, because threads wait for the lock at the end of each; more if messages take unequal times.
         share = 8 if (locations["bits"] < 0).any() else 2
         split = np.array_split(np.arange(len(order)), min(len(order), share * threads))
         parts = [(k[0], k[-1] + 1) for k in split]
@@ -96,8 +96,8 @@ class MessageReader:
     def read_moments(self, wanted: np.ndarray, out: np.ndarray, rows: slice) -> None:
         """Fill `out` (2, C, h, W) with the pseudo-members of the messages `wanted` (M, C); see `MomentReader`.
 
-        A thread reads some rows of all members at a time, whose packed values take at most the bytes of a field. Only
-        messages that ecCodes decodes are held as members, those of one channel at a time.
+        A thread reads some rows of all members at a time; their packed values take at most the bytes of a field. Only
+        if ecCodes must decode the messages are all members of a channel in memory, for one channel at a time.
         """
         cutout = Cutout.of((rows, ALL), self.grid.shape)
         if not cutout.height:
@@ -114,7 +114,7 @@ class MessageReader:
             self._reduce(each, out, cutout)
 
     def _reduce(self, columns: PackedColumns, out: np.ndarray, cutout: Cutout) -> None:
-        """Fill the channels of `columns` in `out`; every file is opened once if there are not many."""
+        """Fill the channels of `columns` in `out`; each file is opened once if there are at most `FILES_AT_ONCE`."""
         few = columns.message_bytes * columns.locations.shape[1] * cutout.height < MIN_THREAD_BYTES * self.grid.shape[0]
         threads = 1 if few else BUDGET.total
         shared = files if len(files := columns.files()) <= FILES_AT_ONCE else []

@@ -1,7 +1,7 @@
 """Find the messages of a GRIB file by their lengths, check that each is complete, and read single messages.
 
-No values are decoded. Each message costs four short reads: its last bytes with the first bytes of the next message, and
-blocks in between, of which a hash is part of the fingerprint of its file.
+No values are decoded. Each message costs four short reads: one for its last bytes and the first bytes of the next
+message, and three for blocks in between. A hash of these bytes is part of the file's fingerprint.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from data_pipeline.common.identity import number_of
 from data_pipeline.formats.grib.cfgrib_reader import read_field
 
 FIRST_BYTES, LAST_BYTES = 256, 64
-"""Bytes read from both ends of each message; the first ones are the first two sections of nearly every GRIB1 file."""
+"""Bytes read from the ends of each message; the first bytes hold sections 1 and 2 of nearly every GRIB1 message."""
 BLOCKS, BLOCK = 3, 512
-"""Number and size of the blocks in between: of rain, both ends of a message and the reference value are often 0."""
+"""Number and size of the blocks between both ends of a message; in fields of rain, both ends are often zeros."""
 MAX_HEADING = 128
 """Longest text between two messages that is skipped as the heading of a WMO bulletin."""
 PADDING = b"\0" + string.whitespace.encode() + b"\1\3"
@@ -37,7 +37,7 @@ class ScannedMessage(NamedTuple):
 
 
 def scan_messages(path: Path) -> Iterator[ScannedMessage]:
-    """Yield the messages of a file in order; an incomplete message, or other bytes in between, raise `InputError`."""
+    """Yield the messages of a file in order; incomplete messages, or other bytes between them, raise `InputError`."""
     with path.open("rb", buffering=0) as file:
         descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
         offset = _next_offset(path, descriptor, 0)
@@ -65,7 +65,7 @@ def scan_messages(path: Path) -> Iterator[ScannedMessage]:
 
 
 def read_message(descriptor: int, path: Path, offset: int, length: int, field: int = 0) -> bytes:
-    """Return the message at `offset`, or `field`, from 1, of a message with several fields, as a message of its own.
+    """Return the message at `offset`; if it has several fields, return `field`, counted from 1, as a separate message.
 
     A file that changed since it was scanned raises `InputError`.
     """
@@ -92,7 +92,7 @@ def _next_offset(path: Path, descriptor: int, offset: int) -> int:
     while block := os.pread(descriptor, 1 << 16, offset):
         if rest := block.lstrip(PADDING):
             offset += len(block) - len(rest)
-            # An archive of other files may hold a GRIB file, uncompressed.
+            # An archive file (tar, zip) may contain an uncompressed GRIB file, which must not be read as this file.
             if beginning and rest[:4] != b"GRIB" and file_format(path) not in (GRIB_FORMAT, UNKNOWN_FORMAT):
                 raise wrong_format(path, "GRIB")
             start = os.pread(descriptor, MAX_HEADING + 4, offset).find(b"GRIB")

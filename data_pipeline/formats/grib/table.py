@@ -1,8 +1,8 @@
-"""Table: one row per field of a GRIB file, and the kinds of message the rows belong to.
+"""Table: one record per field of a GRIB file, and the kinds of message that the records belong to.
 
 ecCodes takes about a millisecond to read the keys of a message, and an archive has millions of messages. But messages
-of one variable, level and grid differ only in date, step and member, at known positions. So ecCodes reads the first
-message of each kind, and every message whose form `headers` does not read.
+of one variable, level and grid differ only in date, step and member, at known positions. So ecCodes reads only the
+first message of each kind, and every message in a form that `headers` does not read.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ RECORD = np.dtype(
         ("reference", "f8"), ("sample", "u8"),
     ]
 )  # fmt: skip
-"""One field: `offset` and `length` of its message; `field`, its position from 1 in a message with several fields, or 0;
-kind; start (`init`, seconds since 1970); step (minutes, -1 if unknown); `interval` (minutes, see `Meaning`), which ends
-at the step; member (`number`).
+"""One field of a file.
 
-`bits` is -1 unless the values are in simple packing without a bitmap, one for each grid point; they then begin at byte
-`data` of the message. `sample` is a hash of some bytes of the message.
+`offset` and `length` locate the field's message in the file. `field` counts from 1 in a message with several fields,
+and is 0 in all others. `kind` is a position in the table's kinds. `init` is the start (seconds since 1970), `step` the
+lead time (minutes, -1 if unknown), `interval` (minutes, see `Meaning`) ends at the step, `number` is the member.
+
+`bits` is -1 unless the values are in simple packing without a bitmap, with one value for each grid point; these values
+begin at byte `data` of the message. `sample` is a hash of some bytes of the message.
 """
 
 UNIX_EPOCH = datetime(1970, 1, 1)
@@ -82,7 +84,7 @@ class Table:
         return cls(path, stamp, records, kinds)
 
     def split(self) -> tuple[Table, dict[Kind, int]]:
-        """Return a table of the fields that can be read, and the number of messages of each kind that is left out."""
+        """Return a table of the fields that can be read, and the number of messages by kind that are left out."""
         counts = np.bincount(self.records["kind"], minlength=len(self.kinds)).tolist()
         left_out = {kind: count for kind, count in zip(self.kinds, counts, strict=True) if kind.left_out}
         if not left_out:
@@ -106,7 +108,7 @@ def common_kinds(tables: Sequence[Table]) -> tuple[tuple[Kind, ...], list[np.nda
 
 
 class _Row(NamedTuple):
-    """Keys of a message; `interval` is what the message states, `meant` the interval of its kind (see `STATED`)."""
+    """Keys of a message; `interval` is the message's own statement, `meant` the interval of its kind (see `STATED`)."""
 
     kind: int
     init: int
@@ -146,7 +148,7 @@ class _Collector:
         first = plain[np.unique(keys[plain], return_index=True)[1]]
         others = np.flatnonzero(~headers["plain"])
         rows = {k: self._read_row(records[k]) for k in sorted({*first.tolist(), *others.tolist()})}
-        # The headers of a kind are used only where ecCodes reads the same from its first message.
+        # The headers of a kind are used only if ecCodes reads the same values from the kind's first message.
         known = np.zeros(keys.max(initial=-1) + 1, [("same", "?"), ("kind", "i4"), ("number", "i4"), ("meant", "i4")])
         for k in first.tolist():
             known[keys[k]] = (_same(rows[k], headers[k]), rows[k].kind, rows[k].number, rows[k].meant)
@@ -165,7 +167,10 @@ class _Collector:
         return records, tuple(self.kinds)
 
     def _fields(self, found: Sequence[ScannedMessage], plain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the message of each field, by position in `found`, and `RECORD`'s field; plain messages hold one."""
+        """Return for each field the position of its message in `found`, and its `field` as in `RECORD`.
+
+        Plain messages hold one field.
+        """
         counts = np.ones(len(found), np.int64)
         for k in np.flatnonzero(~plain).tolist():
             counts[k] = count_fields(self.descriptor, found[k].offset, found[k].length)
@@ -199,7 +204,7 @@ class _Collector:
         return _Row(self.kinds.setdefault(kind, len(self.kinds)), init, step, interval, number, processing.interval)
 
     def _parameter(self, handle: int) -> tuple[int, str, str, str]:
-        """Return paramId, short name, long name and units; ecCodes takes milliseconds for each."""
+        """Return paramId, short name, long name and units; cached, because ecCodes takes milliseconds for each."""
         number = eccodes.codes_get_long(handle, "paramId")
         if number not in self._parameters or not number:
             self._parameters[number] = parameter_of(handle)

@@ -32,7 +32,7 @@ class NetCDFCatalog(BlockCatalog):
 
 
 class NetCDFSummaries(NetCDFCatalog):
-    """The same, also with the means, standard deviations and quantiles of `cf.summaries`."""
+    """A `NetCDFCatalog` that also holds the means, standard deviations and quantiles of `cf.summaries`."""
 
     interpret = staticmethod(interpret_summary)
 

@@ -1,4 +1,4 @@
-"""One NetCDF file: how to recognise it, open it under the library's lock, and detect that it is cut off."""
+"""One NetCDF file: recognise it, open it under the library's lock, and detect that it is cut off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import netCDF4
 
 _LOCK = RLock()
-"""Held with the lock of xarray, which is imported in few processes: importing it takes half a second."""
+"""Serialises calls of the library. If xarray is imported, its lock is held too; importing it takes half a second."""
 
 _TYPE_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
 """Bytes of a value, by the number of its type in a classic file."""
@@ -35,7 +35,7 @@ def is_netcdf(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class NetCDFFile:
-    """Path, size and modification time of a file; open handles are never kept, so it can be sent to other processes.
+    """Path, size and modification time of a file; it holds no open handle, so that it can be sent to other processes.
 
     `state` also changes when another file takes the place of this one with the same size and time.
     """
@@ -47,7 +47,7 @@ class NetCDFFile:
 
     @classmethod
     def at(cls, path: Path) -> NetCDFFile:
-        """Return the file at `path`, without a look into it."""
+        """Return the file at `path` without reading it."""
         try:
             status = path.stat()
         except OSError as error:
@@ -55,7 +55,7 @@ class NetCDFFile:
         return cls(path, status.st_size, status.st_mtime_ns, describe_state(path))
 
     def stored_fields(self, data: object, outer: tuple[str, ...]) -> None:
-        """Return None: the library has a value for every field."""
+        """Return None: the library returns values for every field, also for fields that were never written."""
         return
 
     def refuse_if_cut_off(self, dataset: netCDF4.Dataset) -> None:
@@ -75,8 +75,8 @@ class NetCDFFile:
     def open(self) -> Iterator[netCDF4.Dataset]:
         """Open the file for one thread at a time: the NetCDF and HDF5 libraries are not thread-safe.
 
-        Where xarray is imported, its lock is held too, so files that the user opened with xarray are safe as well. The
-        file is closed at the end of the block: HDF5 caches the state of an open file, and crashes if the file is
+        If xarray is imported, its lock is held too, so files that the user opened with xarray are safe as well. The
+        file is closed when the context ends: HDF5 caches the state of an open file, and crashes if the file is
         rewritten meanwhile.
         """
         with package("reading NetCDF", "netcdf"):

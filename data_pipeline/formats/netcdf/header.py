@@ -25,7 +25,7 @@ def netcdf_header(path: Path) -> Header:
 
 
 def describe_structure(path: Path) -> tuple[Any, ...]:
-    """Return the number of fields of a file, and all that its header says: what identifies it beside its bytes."""
+    """Return what identifies a file beside its bytes: the number of its fields, and the contents of its header."""
     structure, _ = _read(path)
     variables = {
         name: [stored.dimensions, stored.shape, stored.kind, dict(stored.attributes)]
@@ -80,7 +80,7 @@ def _stored(variable: netCDF4.Variable) -> StoredVariable:
             "false), which are not read from NetCDF; store them in a signed type"
         )
     if variable.dtype == "S1" and dimensions:
-        dimensions = dimensions[:-1]  # the last one counts the letters of a text
+        dimensions = dimensions[:-1]  # the last dimension counts the letters of a text
     shape = variable.shape[: len(dimensions)]
     return StoredVariable(dimensions, shape, kind, variable.__dict__, partial(_values, variable))
 

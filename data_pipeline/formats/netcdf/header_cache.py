@@ -1,7 +1,7 @@
-"""Cache of NetCDF headers: variables, attributes, and values of coordinates, as the file has them.
+"""Cache of NetCDF headers: variables, attributes and values of coordinates, as stored in the file.
 
 A cached header is used only while path, size and times of its file and the version of the reader are unchanged.
-`data_pipeline.formats.cf` interprets it anew in every run.
+`data_pipeline.formats.cf` interprets cached headers again in every run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from data_pipeline.formats.reader_versions import READER_VERSIONS
 _CACHE_VERSION = 1
 """Increased whenever the cached header of an unchanged file would differ."""
 LARGEST_HEADER = 1 << 23
-"""Bytes of coordinates; larger ones, of curvilinear grids, would fill the disk of the cache."""
+"""Most bytes of coordinates that are cached; more, as of curvilinear grids, would fill the cache's disk."""
 
 
 @dataclass(frozen=True, eq=False)
 class FileStructure:
-    """Dimensions, variables and groups of a file; `read` collects the values that were read, by name."""
+    """Dimensions, variables and groups of a file; `read` collects by name the values that were read."""
 
     dimensions: tuple[str, ...]
     variables: Mapping[str, StoredVariable]
@@ -38,7 +38,7 @@ class FileStructure:
     def of(
         cls, dimensions: tuple[str, ...], variables: Mapping[str, StoredVariable], groups: tuple[str, ...]
     ) -> FileStructure:
-        """Return the structure of a file that is open."""
+        """Return the structure of an open file."""
         read: dict[str, np.ndarray] = {}
 
         def values(name: str) -> np.ndarray:
@@ -51,7 +51,7 @@ class FileStructure:
 
 
 def load_structure(file: NetCDFFile) -> FileStructure | None:
-    """Return the cached structure of a file; None if there is none. Reading other values raises KeyError."""
+    """Return the cached structure of a file, or None. Reading values that are not cached raises a KeyError."""
     if (found := read_cache("netcdf", file.path, _identity(file))) is None:
         return None
     header, arrays = found
@@ -69,7 +69,7 @@ def load_structure(file: NetCDFFile) -> FileStructure | None:
 
 
 def save_structure(file: NetCDFFile, structure: FileStructure) -> None:
-    """Keep the structure of a file, with the values that were read."""
+    """Write the structure of a file, with the values that were read, to the cache."""
     if sum(values.nbytes for values in structure.read.values()) > LARGEST_HEADER:
         return
     arrays = bytearray()

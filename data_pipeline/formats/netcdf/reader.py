@@ -1,4 +1,4 @@
-"""Reading of values: few rectangular reads per file, straight into the caller's arrays.
+"""Read values of NetCDF files into the caller's arrays, with few rectangular reads per file.
 
 Readers hold paths and positions, never open files, so they can be sent to other processes.
 """
@@ -39,7 +39,8 @@ class BlockLayout:
     def read(self, dataset: netCDF4.Dataset, fields: np.ndarray, outs: Sequence[np.ndarray], window: Window) -> None:
         """Fill `outs` (n arrays (h, w)) with the `window` of the fields at positions `fields` (n) of an open file.
 
-        Fields that form a rectangle of the outer dimensions are read in one call, others one by one.
+        If the fields are all combinations of some positions along the outer dimensions, they are read in one call,
+        otherwise one by one.
         """
         axes = (
             [np.unique(axis, return_inverse=True) for axis in np.unravel_index(fields, self.shape)]
@@ -76,7 +77,7 @@ class BlockLayout:
         if self.conversion != Conversion():
             values = values.astype(DOUBLE) * self.conversion.factor + self.conversion.offset
         values = values.transpose([self.dimensions.index(name) for name in (*self.outer, *self.across)])
-        # Stations have no dimension of columns, a single point has no dimension of rows either.
+        # Stations have no column dimension; a single point also has no row dimension.
         return compact(wanted - first), values.reshape(values.shape + (1,) * (2 - len(self.across)))
 
 

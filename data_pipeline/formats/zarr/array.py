@@ -26,18 +26,18 @@ from data_pipeline.formats.zarr.store import Reading, ZarrStore
 _ABSENT = 2**64 - 1
 """Offset, in the index of a shard, of a chunk that was never written."""
 _READ_FIELDS = 1 << 18
-"""Fields of a store of which bytes are read for the fingerprint, if its chunks have many fields each."""
+"""Most fields of a store whose bytes are sampled for the fingerprint, if each chunk holds many fields."""
 _STORED_VALUES = {"_FillValue", "missing_value", "valid_min", "valid_max", "valid_range"}
-"""Attributes in the type of the stored values."""
+"""Attributes that have the type of the stored values."""
 _INDEX_CODECS = (["bytes"], ["bytes", "crc32c"])
-"""Codecs of the index of a shard: none, or a checksum."""
+"""Codecs that are read in the index of a shard: no checksum, or CRC32C."""
 
 
 @dataclass(frozen=True, eq=False)
 class ZarrArray:
-    """An array as its metadata describe it; keeps no file open, so that it can be sent to other processes.
+    """An array of a store, from its metadata; it keeps no file open, so that it can be sent to other processes.
 
-    `chunks` is the shape of a chunk, `stored` the shape of a chunk or shard that has a key of its own.
+    `chunks` is the shape of a chunk. `stored` is the shape of what one key holds: a shard, or a chunk without shards.
     """
 
     store: ZarrStore
@@ -53,7 +53,7 @@ class ZarrArray:
 
     @classmethod
     def of(cls, store: ZarrStore, name: str, array: zarr.Array) -> Self:
-        """Return an array that zarr-python has opened; an `InputError` if it has a layout that is not read."""
+        """Return the description of an open `zarr.Array`; an `InputError` if its layout is not supported."""
         attributes: dict[str, Any] = dict(array.attrs)
         metadata: Any = array.metadata
         dtype, fill_value = array.dtype, array.fill_value
@@ -78,9 +78,9 @@ class ZarrArray:
 
     @property
     def missing_values(self) -> tuple[Any, ...]:
-        """The values that stand for missing ones, besides NaN.
+        """The values that mark missing data, besides NaN.
 
-        They are `_FillValue` and `missing_value` of CF. In format 2 the fill value of the array is `_FillValue`, as
+        They are `_FillValue` and `missing_value` of CF. In format 2 the array's fill value is also a `_FillValue`, as
         xarray reads and writes it; in format 3 it is an ordinary value.
         """
         found = [self.attributes[name] for name in ("_FillValue", "missing_value") if name in self.attributes]
@@ -92,22 +92,22 @@ class ZarrArray:
 
     @property
     def fills_with_missing(self) -> bool:
-        """Whether a chunk that does not exist stands for missing values, and not for an ordinary number."""
+        """Whether a chunk that does not exist means missing values rather than an ordinary number."""
         if self.fill_value is None:
             return False
         return bool(np.isnan(float(self.fill_value)) or float(self.fill_value) in self.missing_values)
 
     @property
     def stored_grid(self) -> tuple[int, ...]:
-        """The number of stored keys along each axis: of chunks, or of shards."""
+        """The number of shards, or of chunks without shards, along each axis; each has one key."""
         return tuple(-(-n // k) for n, k in zip(self.metadata.shape, self.stored, strict=True))
 
     def key(self, place: Sequence[int]) -> str:
-        """Return the key at a place in `stored_grid`."""
+        """Return the key at a position in `stored_grid`."""
         return f"{self.name}/{self.metadata.encode_chunk_key(tuple(map(int, place)))}"
 
     def existing_chunks(self) -> np.ndarray | None:
-        """Return whether each chunk, or shard, exists, in their grid; None for a store at a URL."""
+        """Return a mask of the shape `stored_grid`, true where the chunk or shard exists; None for a store at a URL."""
         if self.store.is_remote:
             return None
         keys = self.store.keys(self.name)
@@ -115,7 +115,10 @@ class ZarrArray:
         return np.array(found, bool).reshape(self.stored_grid)
 
     def content(self, arrays: int) -> list[str]:
-        """Return what stands for the bytes of each stored key, at equal distances if the store has many in `arrays`."""
+        """Return a hash or checksum of each stored key for the fingerprint; `arrays` is the store's number of arrays.
+
+        If the store has many keys, only keys at equal distances are used.
+        """
         count = math.prod(self.stored_grid)
         step = max(1, -(-count * arrays // self.store.most_keys))
         places = np.stack(np.unravel_index(np.arange(0, count, step), self.stored_grid), -1) if self.stored else [()]
@@ -132,7 +135,7 @@ class ZarrArray:
     def read(self, positions: Sequence[np.ndarray]) -> tuple[np.ndarray, list[str]]:
         """Return the values at increasing `positions` along each axis, and the keys of chunks that do not exist.
 
-        Each chunk is decoded once. Of a shard that lacks a chunk of the region, the key is that of the shard.
+        Each chunk is decoded once. If a shard lacks a chunk of the region, the key of the shard is returned.
         """
         reading = Reading(self.store, has_blosc=_codecs(self.metadata)[-1:] in (["blosc"], ["numcodecs.blosc"]))
         array = zarr.Array(zarr.AsyncArray(self.metadata, StorePath(reading, self.name)))
@@ -146,7 +149,7 @@ class ZarrArray:
         except Exception as error:  # every codec has its own classes of errors
             places = self._places(positions)
             if len(places) > 1:
-                for place in places:  # the damaged one raises an error with its name
+                for place in places:  # the damaged chunk raises an error with its name
                     self.read([each[each // n == k] for each, n, k in zip(positions, self.stored, place, strict=True)])
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(
@@ -155,11 +158,11 @@ class ZarrArray:
         return values if values.dtype.kind == self.dtype.kind else values.view(self.dtype), sorted(reading.absent)
 
     def _places(self, positions: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
-        """Return the places in `stored_grid` of a region."""
+        """Return the positions in `stored_grid` of all keys that a region needs."""
         return [*product(*(np.unique(each // n).tolist() for each, n in zip(positions, self.stored, strict=True)))]
 
     def _incomplete_shards(self, reading: Reading, positions: Sequence[np.ndarray]) -> set[str]:
-        """Return the keys of shards that lack a chunk with some `positions`."""
+        """Return the keys of shards that lack a chunk needed for `positions`."""
         settings = self.metadata.codecs[0].to_dict()["configuration"]
         counts = tuple(n // k for n, k in zip(self.stored, self.chunks, strict=True))
         numbers = 2 * math.prod(counts)
@@ -185,8 +188,9 @@ class ZarrArray:
     def coordinate(self) -> np.ndarray:
         """Return all values of a coordinate.
 
-        A chunk that does not exist stands for one value, with a warning: writers omit chunks of zeros, such as a single
-        lead time of 0 h. Several equal values are no coordinate and raise an `InputError`.
+        A missing chunk of one value gets the fill value, with a warning: writers omit chunks of zeros, such as a single
+        lead time of 0 h. A missing chunk of several values raises an `InputError`, because the values of a coordinate
+        differ.
         """
         values, absent = self.read([np.arange(n) for n in self.metadata.shape])
         for key in absent:
@@ -207,14 +211,14 @@ def _file(metadata: Any) -> str:
 
 
 def _codecs(metadata: Any) -> list[str]:
-    """Return the names of the codecs of an array, the last one is that of the stored bytes; of format 2 this one."""
+    """Return the names of an array's codecs in order; the last one makes the stored bytes. Format 2 has one codec."""
     if metadata.zarr_format == 2:
         return [metadata.compressor.codec_id] if metadata.compressor else []
     return [codec.to_dict()["name"] for codec in metadata.codecs]
 
 
 def _refusal(metadata: Any) -> str:
-    """Return why an array is not read, and what to do about it; an empty text if it is read."""
+    """Return why an array cannot be read, and what to do about it; an empty text if it can be read."""
     if metadata.zarr_format == 3 and metadata.to_dict()["chunk_grid"]["name"] != "regular":
         return "chunks of unequal sizes, which are not read; rewrite it with regular chunks"
     if "sharding_indexed" in (codecs := _codecs(metadata)):
@@ -227,14 +231,14 @@ def _refusal(metadata: Any) -> str:
 
 
 def _is_encoded(value: Any) -> bool:
-    """Whether a `_FillValue` is text: xarray writes floating-point numbers to format 3 in base64."""
+    """Whether a `_FillValue` is in base64, as xarray writes floating-point numbers to format 3."""
     return isinstance(value, str) and value not in ("NaN", "nan", "Infinity", "-Infinity")
 
 
 def _meant_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
-    """Return the type of the values that stored integers stand for.
+    """Return the type in which stored integers must be read.
 
-    `_Unsigned` marks unsigned numbers in a signed type, and with the value false signed numbers in an unsigned one
+    `_Unsigned` true marks unsigned numbers in a signed type; `_Unsigned` false marks signed numbers in an unsigned type
     (NetCDF Users Guide, appendix A).
     """
     meant = {("i", "true"): "u", ("u", "false"): "i"}.get((dtype.kind, str(attributes.get("_Unsigned", "")).lower()))
@@ -242,5 +246,5 @@ def _meant_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
 
 
 def _recast(value: Any, dtype: np.dtype) -> Any:
-    """Return a stored value, or a list of them, in another type of the same size: as uint8, -1 is 255."""
+    """Return a stored value, or a list of values, in another type of the same size: as uint8, -1 is 255."""
     return np.asarray(value).astype(np.int64).astype(dtype).tolist()

@@ -30,7 +30,7 @@ class ZarrCatalog(BlockCatalog):
 
 
 class ZarrSummaries(ZarrCatalog):
-    """The same, also with the means, standard deviations and quantiles of `cf.summaries`."""
+    """A `ZarrCatalog` that also holds the means, standard deviations and quantiles of `cf.summaries`."""
 
     interpret = staticmethod(interpret_summary)
 
@@ -40,7 +40,7 @@ def _layout(block: FieldBlock) -> ArrayLayout:
     assert isinstance(file, ZarrFile)
     times = {name for coordinate in block.time.coordinates for name in coordinate.dimensions}
     axis = {name: k for k, name in enumerate(data.dimensions)}
-    # Stations have no dimension of columns, a single point has no dimension of rows either.
+    # Stations have no column dimension; a single point also has no row dimension.
     rows, columns = (*(axis[name] for name in block.across), len(axis), len(axis) + 1)[:2]
     return ArrayLayout(
         file.arrays[data.name],

@@ -1,4 +1,4 @@
-"""How to recognise a Zarr store, without the packages that read one: most files are none."""
+"""Recognise a Zarr store without importing the packages that read it, because most files are not Zarr."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ class ZarrFile:
         return self.store.path
 
     def stored_fields(self, data: DataVariable, outer: tuple[str, ...]) -> np.ndarray | None:
-        """Return whether the chunks of each field exist, (n,); None if all do, or if that is not known.
+        """Return a mask (n,) of the fields whose chunks exist; None if all exist, or if that is not known.
 
-        Where a chunk that does not exist stands for missing values, one chunk of a field is enough.
+        If an absent chunk means missing values, a field exists if one of its chunks exists; otherwise all must exist.
         """
         array = self.arrays[data.name]
         chunks = array.existing_chunks()
@@ -65,7 +65,7 @@ def _stored(array: ZarrArray) -> StoredVariable:
 
 
 def _stored_text(array: zarr.Array) -> StoredVariable:
-    """Return a variable that has no numbers, such as names of members; zarr-python reads it."""
+    """Return a variable that holds no numbers, such as names of members; zarr-python reads its values."""
     metadata = array.metadata.to_dict()
     attributes = dict(array.attrs)
     dimensions: Any = attributes.pop("_ARRAY_DIMENSIONS", None) or metadata.get("dimension_names") or ()
@@ -73,7 +73,7 @@ def _stored_text(array: zarr.Array) -> StoredVariable:
 
 
 def describe_store(address: FileAddress) -> list[object]:
-    """Return what identifies a store: all metadata, texts, and what stands for the bytes of its chunks."""
+    """Return what identifies a store: all metadata, texts, and hashes of its chunks."""
     store = ZarrStore(address)
     group = _group(store)
     found = sorted(_arrays(store, group).items())

@@ -1,4 +1,4 @@
-"""Reading of values: one selection of zarr-python for each chunk of times, with all members and levels of a reading.
+"""Read values of Zarr stores: one selection of zarr-python for each chunk of times, with all its members and levels.
 
 Readers hold paths and positions, never open files, so they can be sent to other processes.
 """
@@ -26,20 +26,22 @@ from data_pipeline.grid import Grid
 from data_pipeline.units import Conversion
 
 READ_THREADS = 8
-"""Regions that are read at once, as far as the budget of threads allows."""
+"""Most regions that are read at once; the thread budget may allow fewer."""
 FETCH_THREADS = 16
-"""Regions of a store at a URL, outside the budget: their threads spend their time waiting for the server."""
+"""Regions of a store at a URL that are fetched at once. Their threads wait for the server, so the thread budget does
+not count them."""
 REGION_CACHE_BYTES = 256 << 20
-"""Bytes of decoded regions that a process keeps."""
+"""Most bytes of decoded regions that a process keeps."""
 
 _absent: Counter[str] = Counter()
-"""Chunks of each array that did not exist when they were read."""
+"""The number of absent chunks that were read so far, by array."""
 
 
 class KeptRegions:
-    """Regions of whole chunks that were read last, up to `max_bytes`: readings of one time after the other decode once.
+    """A cache of the last regions of whole chunks, up to `max_bytes`.
 
-    Other threads wait for the one that reads. The arrays are shared: nobody may write to them.
+    A chunk with several times is decoded once, even if its times are read one by one. While a thread reads a region,
+    other threads wait. The arrays are shared and must not be changed.
     """
 
     def __init__(self, max_bytes: int = REGION_CACHE_BYTES) -> None:
@@ -48,7 +50,7 @@ class KeptRegions:
         os.register_at_fork(after_in_child=self._forget)
 
     def get(self, key: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the region of a key; `read` makes it if it was not kept."""
+        """Return the region of a key; call `read` if the region is not in the cache."""
         with self._lock:
             found = self._regions.get(key)
             self._regions[key] = region = read() if found is None else found
@@ -58,7 +60,7 @@ class KeptRegions:
             return region
 
     def _forget(self) -> None:
-        """Start empty in a forked process, where a thread that held the lock does not exist."""
+        """Empty the cache and make a new lock: in a forked process, no thread would ever release the old lock."""
         self._regions: OrderedDict[Hashable, np.ndarray] = OrderedDict()
         self._lock = Lock()
 
@@ -68,9 +70,9 @@ _kept = KeptRegions()
 
 @dataclass(frozen=True, eq=False)
 class ArrayLayout:
-    """Where the fields of a block are in its array: the axes of the fields, of time, of rows and of columns.
+    """Where the fields of a block are in its array: the `outer` axes, the axes of `times`, of rows and of columns.
 
-    The last axes of an array that lacks rows or columns are additional ones, of one cell.
+    If the array lacks an axis of rows or columns, an additional last axis of length 1 stands for it.
     """
 
     array: ZarrArray
@@ -83,13 +85,13 @@ class ArrayLayout:
 
     @cached_property
     def _masks(self) -> bool:
-        """Whether values may stand for missing ones."""
+        """Whether some stored values may mark missing data."""
         limits = self.array.attributes.keys() & {"valid_min", "valid_max", "valid_range"}
         return bool(self.array.missing_values or limits)
 
     @cached_property
     def _linear(self) -> Conversion:
-        """The conversion of stored values: scale_factor and add_offset, then the units."""
+        """The conversion of stored values: scale_factor and add_offset, then the conversion of units."""
         attributes = self.array.attributes
         scale, offset = (float(attributes.get(name, k)) for name, k in (("scale_factor", 1), ("add_offset", 0)))
         return Conversion(scale * self.conversion.factor, offset * self.conversion.factor + self.conversion.offset)
@@ -100,7 +102,10 @@ class ArrayLayout:
         return dict(zip(self.outer, np.unravel_index(fields, shape), strict=True)) if self.outer else {}
 
     def parts(self, fields: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield positions in `fields` that can be read at once: those of one chunk of times that form a rectangle."""
+        """Yield groups of positions in `fields` that are read at once.
+
+        The fields of a group are in one chunk of times and form a rectangle along the other axes.
+        """
         places = self.places(fields)
         chunk = np.zeros(len(fields), np.int64)
         for axis in self.times:
@@ -109,7 +114,7 @@ class ArrayLayout:
             yield from _rectangles(np.flatnonzero(chunk == each), list(places.values()))
 
     def read(self, fields: np.ndarray, targets: Sequence[np.ndarray], window: Window) -> None:
-        """Fill `targets` (n arrays (h, w)) with the `window` of the `fields` (n) of one part; NaN where missing."""
+        """Fill `targets` (n arrays (h, w)) with the `window` of one group of `fields` (n); NaN where missing."""
         rows = np.atleast_1d(np.arange(self.horizontal.rows)[:: -1 if self.horizontal.south_first else 1][window[0]])
         columns = np.atleast_1d(self.horizontal.columns[window[1]])
         wanted = self.places(fields) | {self.rows: rows, self.columns: columns}
@@ -123,9 +128,9 @@ class ArrayLayout:
                 self._put(field[:, theirs], target[:, ours])
 
     def _region(self, wanted: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return the positions along each axis of a region with those `wanted`, and its values.
+        """Return the positions along each axis of a region that contains `wanted`, and the region's values.
 
-        Chunks with several times are kept with all of them, unless this is too much.
+        If chunks hold several times, the region has all times of its chunk and is cached, unless it is too large.
         """
         array = self.array
         region = list(wanted)
@@ -147,7 +152,7 @@ class ArrayLayout:
         return values
 
     def _put(self, values: np.ndarray, target: np.ndarray) -> None:
-        """Convert stored values to `target`; NaN where they are missing."""
+        """Write converted values to `target`; NaN where they are missing."""
         linear = self._linear
         if not self._masks and not linear.changes:
             target[...] = values
@@ -212,7 +217,7 @@ class ChunkReader:
 
 
 def _rectangles(chosen: np.ndarray, places: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield parts of the fields `chosen` that have all combinations of their positions along each axis.
+    """Divide the fields `chosen` into parts; a part has all combinations of its positions along the axes.
 
     >>> list(_rectangles(np.arange(3), [np.array([0, 0, 1]), np.array([0, 1, 0])]))
     [array([0, 1]), array([2])]
@@ -228,7 +233,7 @@ def _rectangles(chosen: np.ndarray, places: Sequence[np.ndarray]) -> Iterator[np
 
 
 def _two_axes(target: np.ndarray, window: Window) -> np.ndarray:
-    """Return a field's target with both axes, also where the window is one row or one column."""
+    """Return the target array of a field with two axes, even if the window is a single row or column."""
     for axis, index in enumerate(window):
         if isinstance(index, int | np.integer):
             target = np.expand_dims(target, axis)
@@ -236,14 +241,14 @@ def _two_axes(target: np.ndarray, window: Window) -> np.ndarray:
 
 
 def _as_stored(value: float, dtype: np.dtype) -> np.ndarray:
-    """Return a marker of missing values in the type of the values, so that -9999.9 is found among single precision."""
+    """Return a missing-value marker in the type of the values, so that -9999.9 equals its single-precision form."""
     return np.array(value).astype(dtype)
 
 
 def _tell_absent(array: ZarrArray, keys: Sequence[str]) -> None:
-    """Warn that chunks do not exist, the first time and whenever their number has another digit.
+    """Warn that chunks do not exist, the first time and whenever their number gains a digit.
 
-    Raises an `InputError` unless their absence stands for missing values.
+    Raises an `InputError` if an absent chunk does not mean missing values.
     """
     if not array.fills_with_missing:
         raise InputError(

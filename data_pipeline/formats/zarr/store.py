@@ -1,4 +1,4 @@
-"""One Zarr store, in a folder, in a zip file or at a URL: opened by zarr-python, and the errors of reading from it."""
+"""One Zarr store, in a folder, in a zip file or at a URL: open it with zarr-python, and report errors of reading."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.zarr.detection import is_zarr
 
 _THREADS = 16
-"""Threads that ask for files, which hides the latency of networks."""
+"""Threads that request files at once, to hide the latency of networks."""
 _ATTEMPTS = 3
 """Number of requests for a chunk at a URL before a failure is reported."""
 _BLOSC_HEADER = 16
 _TAGS = ("ETag", "etag", "Content-MD5", "md5Hash", "Digest", "content_md5")
 _DATES = ("Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created")
-"""Names by which protocols tell the hash of a file, or else the time of its last change."""
+"""Keys under which protocols give the hash of a file (`_TAGS`) or the time of its last change (`_DATES`)."""
 
 
 @dataclass(frozen=True)
 class ZarrStore:
-    """A store at an address; keeps no file open, so that it can be sent to other processes."""
+    """A store at an address; it keeps no file open, so that it can be sent to other processes."""
 
     path: FileAddress
 
@@ -48,12 +48,12 @@ class ZarrStore:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the store is at a URL, where asking for each chunk would take too long."""
+        """Whether the store is at a URL, where a request for each chunk would take too long."""
         return isinstance(self.path, Url)
 
     @property
     def most_keys(self) -> int:
-        """Number of keys that stand for all in the fingerprint."""
+        """Most keys whose contents go into the fingerprint; they represent all keys."""
         return 1 << 11 if self.is_remote else 1 << 16
 
     def opened(self) -> Store:
@@ -61,7 +61,7 @@ class ZarrStore:
         return _opened(self.path, self.stamp(), os.getpid())
 
     def stamp(self, key: str = "") -> tuple[int, int] | None:
-        """Return size and modification time of the file of a key, or of the zip file; None if there is none."""
+        """Return size and modification time of the file of a key, or of the zip file; None if there is no such file."""
         if isinstance(self.path, Url):
             return None
         try:
@@ -71,9 +71,9 @@ class ZarrStore:
         return status.st_size, status.st_mtime_ns
 
     def keys(self, array: str) -> Set[str]:
-        """Return the keys of an array that exist, and maybe others; for a local store.
+        """Return a set with all existing keys of an array, for a local store; it may contain other keys.
 
-        A folder is listed without zarr-python, whose lists take ten times as long.
+        A folder is listed without zarr-python, which takes ten times as long.
         """
         if isinstance(self.path, Path) and self.path.is_file():
             return _checksums(self.path, self.stamp()).keys()
@@ -87,7 +87,7 @@ class ZarrStore:
         return {f"{folder}/{name}"[start:] for folder, _, names in folders for name in names}
 
     def contents(self, keys: Sequence[str], fields: int, whole: int) -> list[str]:
-        """Return what stands for the bytes of each key, with so many `fields`; `whole` is that of `sampled_hash`."""
+        """Return a hash or checksum of each key; `fields` and `whole` are arguments of `sampled_hash`."""
         if isinstance(self.path, Path) and self.path.is_file():
             checksums = _checksums(self.path, self.stamp())
             return [checksums.get(key, "") for key in keys]
@@ -106,7 +106,7 @@ class ZarrStore:
             raise InputError(f"cannot read {self.path}/{key} ({error.strerror})") from None
 
     async def _content_at_url(self, key: str) -> str:
-        """Return the hash of a key that the server knows, or size and date, or else a hash of both ends."""
+        """Return the server's hash for a key, or else its size and date, or else a hash of its first and last bytes."""
         store: Any = self.opened()
         known = await _ask(self.path, key, lambda: store.fs._info(f"{store.path.rstrip('/')}/{key}"))
         if known is None:
@@ -121,9 +121,9 @@ class ZarrStore:
 
 
 class Reading(WrapperStore[Store]):
-    """A store while an array is read from it: collects in `absent` the keys that do not exist.
+    """A store during one reading of an array; it collects in `absent` the keys that do not exist.
 
-    A key that cannot be read, or is cut off, raises an `InputError`. `has_blosc` says that Blosc made the stored bytes.
+    A key that cannot be read, or is cut off, raises an `InputError`. With `has_blosc`, Blosc made the stored bytes.
     """
 
     def __init__(self, store: ZarrStore, has_blosc: bool = False) -> None:
@@ -138,7 +138,7 @@ class Reading(WrapperStore[Store]):
             self.absent.add(key)
             return None
         size = 0
-        # A server may ignore the request for a part and send everything.
+        # A server may ignore the byte range and send everything.
         if isinstance(byte_range, RangeByteRequest):
             size = byte_range.end - byte_range.start
             found = found[byte_range.start : byte_range.end] if len(found) > size else found
@@ -175,13 +175,13 @@ def _opened(path: FileAddress, stamp: object, process: int) -> Store:
 
 @lru_cache(maxsize=16)
 def _checksums(path: Path, stamp: object) -> Mapping[str, str]:
-    """Return the checksum that a zip file has of the bytes of each entry."""
+    """Return the checksum of each entry of a zip file, as the zip file states it."""
     with zipfile.ZipFile(path) as file:
         return {info.filename: f"{info.CRC} {info.file_size}" for info in file.infolist()}
 
 
 async def _ask(path: FileAddress, key: str, request: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the answer to a request, None if the key does not exist; a few failures of a server are not the end."""
+    """Return the answer to a request, None if the key does not exist; repeat a request that fails at a server."""
     for attempt in range(_ATTEMPTS):
         try:
             return await request()
