@@ -1,4 +1,4 @@
 """Tools that every package uses: errors, files, option checks, messages, progress, installed packages.
 
-Imports nothing else of this project.
+This package imports nothing else of this project.
 """

@@ -1,4 +1,4 @@
-"""Checks of option values: each raises an `InputError` with the option's name, the allowed values and the given one."""
+"""Checks of option values. Each raises an `InputError` with the option's name, its allowed values and its value."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def seconds_of_walltime(value: str) -> int:
 
 
 def size_in_bytes(name: str, value: object) -> int:
-    """Return the bytes of a number, or of a text such as 4GB (10⁹ each) or 4GiB (2³⁰ each).
+    """Return a size in bytes from a number of bytes, or from a text such as 4GB (4·10⁹) or 4GiB (4·2³⁰).
 
     >>> size_in_bytes("memory", "1.5GB"), size_in_bytes("memory", "2 KiB"), size_in_bytes("memory", 7)
     (1500000000, 2048, 7)
@@ -88,13 +88,13 @@ def size_in_bytes(name: str, value: object) -> int:
 
 
 def construct(name: str, kind: Callable[..., _T], options: Mapping[str, Any]) -> _T:
-    """Return `kind(**options)`; raise an `InputError` for an unknown option or a missing required one."""
+    """Return `kind(**options)`; raise an `InputError` if an option is unknown, or if a required option is missing."""
     check_options(name, kind, options)
     return kind(**options)
 
 
 def check_options(name: str, kind: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise an `InputError` unless `kind(**options)` has no unknown option and all required ones."""
+    """Raise an `InputError` if `kind` does not know one of `options`, or if a required option is missing."""
     parameters = inspect.signature(kind).parameters.values()
     known = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     unknown = [option for option in options if option not in known]

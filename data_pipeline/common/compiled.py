@@ -1,4 +1,4 @@
-"""Decorators that compile a loop with numba at its first call; system calls for such loops."""
+"""Decorators that compile a function with numba at its first call; system calls for compiled functions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _Result = TypeVar("_Result")
 
 
 class compiled(Generic[_Arguments, _Result]):  # noqa: N801 - a decorator
-    """The function in machine code; numba, whose import takes 0.3 s, is imported when it is first called.
+    """Compile a function at its first call; numba is imported only then, because its import takes 0.3 s.
 
-    It may call other functions with this decorator. Sums may be reordered, so that they use vector instructions; NaN
-    and infinity keep their meaning.
+    The function may call other functions with this decorator. The compiler may reorder sums to use vector instructions;
+    NaN and infinity keep their meaning.
     """
 
     fastmath: ClassVar[frozenset[str]] = frozenset({"reassoc", "contract"})
-    """Liberties of the compiler with floating-point operations, by their names in LLVM."""
+    """Changes of floating-point operations that the compiler may make, by their names in LLVM."""
 
     def __init__(self, function: Callable[_Arguments, _Result]) -> None:
         self._function, self._lock = function, threading.Lock()
@@ -40,15 +40,15 @@ class compiled(Generic[_Arguments, _Result]):  # noqa: N801 - a decorator
 
 
 class compiled_as_written(compiled[_Arguments, _Result]):  # noqa: N801 - a decorator
-    """Like `compiled`, but every operation is rounded as in the source, so that results equal NumPy's bit for bit."""
+    """Like `compiled`, but operations keep their order and rounding, so that results equal NumPy's bit for bit."""
 
     fastmath = frozenset()
 
 
 class system_call:  # noqa: N801 - used like a function
-    """A function of the C library, by its name, that functions in machine code call without the interpreter's lock.
+    """A function of the C library that compiled functions call without the interpreter's lock.
 
-    `result` and `arguments` are numba's names of types. The C library finds the function when the code is loaded.
+    `result` and `arguments` are numba's names of types. The function is found by its name when the code is loaded.
     """
 
     def __init__(self, name: str, result: str, *arguments: str) -> None:
@@ -62,12 +62,12 @@ class system_call:  # noqa: N801 - used like a function
         return types.ExternalFunction(self._name, signature)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Raise an error: only compiled functions call it."""
+        """Raise an error, because only compiled functions may call it."""
         raise TypeError(f"{self._name} is only called by compiled functions")
 
 
 pread = system_call("pread", "intp", "int32", "voidptr", "uintp", "int64")
-"""`pread(descriptor, array.ctypes, size, offset)` returns the number of bytes that it has read, -1 after an error."""
+"""`pread(descriptor, array.ctypes, size, offset)` returns the number of bytes that were read, -1 after an error."""
 
 
 def _compile(function: Callable[..., Any], fastmath: frozenset[str]) -> Callable[..., Any]:

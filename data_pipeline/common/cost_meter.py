@@ -4,8 +4,8 @@
         ...
         print(meter.usage().line())     # done in 0:48, at most 1.2 GB of memory, 0.0031 kWh (RAPL)
 
-Each rank has a meter, and `Usage.of_ranks` joins their results. Counters of energy belong to devices: two ranks that
-read the same counter count it once, and the energy of other programs on the device is part of it.
+Each rank has a meter, and `Usage.of_ranks` joins their results. Energy counters belong to devices: a counter that
+several ranks read is counted once, and it includes the energy of other programs on the device.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.run_start import take_begin
 
 SECONDS_BETWEEN_GPU_STATES = 1.0
-"""NVML gives the utilisation of the last second or less."""
+"""NVML averages the utilisation over the last second or less."""
 SECONDS_BETWEEN_READINGS = 10.0
-"""Counters of processors start again at 65 kJ or later: at 1000 W, after more than a minute."""
+"""Counters of processors wrap around at 65 kJ or more: at 1000 W, after more than a minute."""
 SECONDS_BETWEEN_REPORTS = 60.0
 JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process, or all ranks of a run, have used."""
+    """Time, memory and energy that a process, or all ranks of a run, have used."""
 
     seconds: float
     peak_memory_bytes: int
-    """Of ranks: the largest of one rank, which a job must request for each of its tasks."""
+    """For several ranks, the largest peak of one rank; a job must request this for each of its tasks."""
     peak_gpu_memory_bytes: int | None = None
-    """Memory of tensors; None without a GPU."""
+    """Peak memory of tensors; None without a GPU."""
     gpu_utilisation: float | None = None
     """Mean share of time in which the GPU was busy, 0 to 1; None if it is not measured."""
     joules: Mapping[str, float] = field(default_factory=dict)
-    """By counter; the name of a counter begins with RAPL or NVML."""
+    """Energy (J) by counter; the name of a counter begins with RAPL or NVML."""
     unmeasured: tuple[str, ...] = ()
-    """Why energy or utilisation is not measured, or only in part."""
+    """Reasons why energy or utilisation is not measured, or only in part."""
 
     @classmethod
     def of_ranks(cls, usages: Sequence[Usage]) -> Usage:
-        """Return the usage of a run from those of its ranks, the first rank first."""
+        """Return the usage of a run from the usages of its ranks; the first rank comes first."""
         busy = [each.gpu_utilisation for each in usages if each.gpu_utilisation is not None]
         joules: dict[str, float] = {}
         for each in usages:
@@ -90,20 +90,20 @@ class Usage:
 
 
 def describe_gpu(peak_bytes: int | None, utilisation: float | None) -> list[str]:
-    """Return the parts of a line about a GPU."""
+    """Return phrases about GPU memory and utilisation for a line of text; none for values that are None."""
     parts = [] if peak_bytes is None else [f"{format_size(peak_bytes)} of GPU memory"]
     return parts if utilisation is None else [*parts, f"GPU busy {100 * utilisation:.0f} % of the time"]
 
 
 def describe_energy(kwh: float | None, source: str, why: str) -> str:
-    """Return the part of a line about energy: the amount, or why there is none."""
+    """Return a phrase about energy for a line of text: the amount, or why energy is not measured."""
     if kwh is None:
         return f"energy not measured: {why}"
     return f"{kwh:.3g} kWh ({source})" + (f", not counted: {why}" if why else "")
 
 
 class _GPU(Protocol):
-    """The energy counter of a GPU: `GPUCounter`, or a stand-in of the tests."""
+    """The counters of a GPU: `GPUCounter`, or a substitute in tests."""
 
     name: str
 
@@ -111,9 +111,10 @@ class _GPU(Protocol):
 
 
 class CostMeter:
-    """Measures the run from its begin (`run_start`) to the end of the `with` block, in a thread that wakes up rarely.
+    """Measures the run from its beginning (`run_start`) to the end of the `with` block.
 
-    `folder` is the folder of the processors' counters. `report` is called about once a minute.
+    A thread reads the counters every few seconds, and calls `report` about once a minute. `folder` is the folder of the
+    processors' counters.
     """
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -126,7 +127,7 @@ class CostMeter:
         self._utilisations: list[float] = [0.0, 0.0]
         self._joules: dict[str, float] = {}
         self._unmeasured: list[str] = []
-        # Reentrant: a signal handler that raises may leave a `usage` and enter another.
+        # Reentrant, because a signal handler may call `usage` while `usage` runs.
         self._lock, self._end = threading.RLock(), threading.Event()
         self._thread: threading.Thread | None = None
         try:
@@ -145,7 +146,7 @@ class CostMeter:
             self._thread.join(SECONDS_BETWEEN_READINGS)
 
     def watch_gpu(self, uuid: str, peak_bytes: Callable[[], int]) -> None:
-        """Measure this GPU too, the first time; `peak_bytes` returns the peak of its memory."""
+        """Measure this GPU too, if no GPU is measured yet; `peak_bytes` returns the peak of its memory."""
         with self._lock:
             if self._gpu_peak is not None:
                 return
@@ -194,7 +195,7 @@ class CostMeter:
                 self._read()
             if self.report is not None and self.clock() - reported >= SECONDS_BETWEEN_REPORTS:
                 reported = self.clock()
-                # The run itself meets a full disk when it writes its own files.
+                # A failed report must not end the run; a full disk is reported when the run writes its own files.
                 with suppress(Exception):
                     self.report()
 
@@ -206,7 +207,7 @@ class _Ranks(Protocol):
 
 
 def gather_usage(meter: CostMeter, ranks: _Ranks) -> Usage:
-    """Return the usage of the run on its first rank, and the own usage on the others; all ranks call this together."""
+    """Return the usage of the run on its first rank, and of the calling rank on all others; all ranks call this."""
     own = meter.usage()
     return Usage.of_ranks(ranks.gather(own) or [own])
 
@@ -219,7 +220,7 @@ def print_usage(meter: CostMeter, ranks: _Ranks) -> None:
 def peak_memory() -> int:
     """Return the largest memory (resident set) that this process has had, in bytes.
 
-    `getrusage` is the second choice: under Linux, it counts the process that started this one too.
+    `getrusage` is used only without /proc, because on Linux its peak includes the process that started this one.
     """
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -15,13 +15,13 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class MeasurementError(Exception):
-    """A machine has no such counter, or does not let this user read it; the message is the reason."""
+    """The machine lacks a counter, or does not let this user read it; the message gives the reason."""
 
 
 class PowercapZone:
-    """A counter of a processor package, or of its memory, in microjoules; it starts again at its largest value.
+    """The energy counter of a processor package, or of its memory, in microjoules; it wraps around to 0.
 
-    Two calls of `joules` must not be further apart than the counter's range: about four minutes at 250 W.
+    Between two calls of `joules` the counter may wrap around once at most: at 250 W, after about four minutes.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -41,7 +41,8 @@ class PowercapZone:
 def processor_zones(folder: Path | None = None) -> list[PowercapZone]:
     """Return the counters of all processor packages of this machine and of their memory.
 
-    The other zones are parts of a package (`core`, `uncore`), or contain it (`psys`). Raises `MeasurementError`.
+    Other zones are left out: they are parts of a package (`core`, `uncore`) or contain it (`psys`). Raises
+    `MeasurementError` if there is no counter, or if a counter cannot be read.
     """
     folder = POWERCAP if folder is None else folder
     zones, host = [], os.uname().nodename
@@ -60,16 +61,16 @@ def processor_zones(folder: Path | None = None) -> list[PowercapZone]:
 
 
 class GPUState(NamedTuple):
-    """Energy of a GPU since the counter was made, in J, and the share of the last moment in which it was busy."""
+    """Energy of a GPU in J since its `GPUCounter` was made, and the share of the last second in which it was busy."""
 
     joules: float
     utilisation: float
 
 
 class GPUCounter:
-    """The counters of one GPU, by its UUID. Raises `MeasurementError` if the driver does not give them.
+    """The counters of one GPU, by its UUID. Raises `MeasurementError` if the driver does not provide them.
 
-    GPUs before Volta have no energy counter: their power is integrated over the calls of `read`.
+    GPUs before Volta have no energy counter; their power is integrated between the calls of `read`.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -89,7 +90,7 @@ class GPUCounter:
         self._then, self._integral = time.monotonic(), 0.0
 
     def read(self) -> GPUState:
-        """Return the state; the last known energy if the driver does not answer."""
+        """Return energy and utilisation; raise `MeasurementError` if the driver does not answer."""
         try:
             if self._start is not None:
                 self._integral = (self._counter() or self._start) - self._start

@@ -6,7 +6,7 @@ A message names the fault, the place (file, field, option) and the remedy.
 from __future__ import annotations
 
 ATTENTION = 4
-"""Exit code of a run whose output is whole, but not as asked in all parts: fallbacks were used, or an alarm raised."""
+"""Exit code of a run whose output is complete but needs attention: fallbacks were used, or an alarm was raised."""
 
 
 class InputError(Exception):

@@ -1,4 +1,4 @@
-"""Packages that a slim installation lacks: `pip install deepweather` corrects forecasts, its extras do more."""
+"""Packages that a slim installation lacks: `pip install deepweather` corrects forecasts; extras add the rest."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from data_pipeline.common.errors import InputError
 
 OURS = ("conf", "data_pipeline", "deepweather", "evaluation", "models", "training")
-"""Packages of this project; one that is missing is a bug."""
+"""Packages of this project; if one of these is missing, it is a bug."""
 
 
 @contextmanager
 def package(purpose: str, extra: str) -> Iterator[None]:
-    """Raise `InputError` for a package that an import in the block does not find; `extra` has the package.
+    """Raise `InputError` if an import in the block does not find a package; the message names the `extra` to install.
 
-    `purpose` is the subject of the sentence, such as `reading NetCDF`.
+    `purpose` is the subject of the message, such as `reading NetCDF`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Name the format of a file by its first bytes, for the error of a reader that got a sound file of another format."""
+"""Recognise the format of a file by its first bytes, for the error message on a file of the wrong format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEAD_BYTES = 8192
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format by its `name` in a sentence, such as `a zip archive`, and what a user does with such a file."""
+    """A file format: its `name` in a sentence, such as `a zip archive`, and `advice` on what to do with the file."""
 
     name: str
     advice: str
@@ -65,7 +65,7 @@ _MAGIC: tuple[tuple[int, bytes, FileFormat], ...] = (
 
 
 def file_format(path: str | Path) -> FileFormat:
-    """Return the format of a file or folder; `UNKNOWN_FORMAT` if its first bytes tell nothing."""
+    """Return the format of a file or folder; `UNKNOWN_FORMAT` if its first bytes are not recognised."""
     path = Path(path)
     if path.is_dir():
         return ZARR_FORMAT if is_zarr_folder(path) else FileFormat("a folder", "name a file")
@@ -78,7 +78,7 @@ def file_format(path: str | Path) -> FileFormat:
         return EMPTY_FORMAT
     for at, mark, found in _MAGIC:
         if head[at : at + len(mark)] == mark:
-            # The libraries of NetCDF-4 leave their name in the file.
+            # NetCDF-4 libraries write this attribute into their HDF5 files.
             return NETCDF_FORMAT if found is HDF5_FORMAT and b"_NCProperties" in head else found
     if b"GRIB" in head[:132]:  # perhaps after the heading of a bulletin
         return GRIB_FORMAT

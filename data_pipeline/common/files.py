@@ -19,14 +19,14 @@ from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.common.messages import say_once
 
 _HOST = socket.gethostname()
-"""Part of temporary file names: machines share folders, and process numbers are unique on one machine only."""
+"""Part of temporary file names, because machines share folders and process numbers are unique on one machine only."""
 _WRITES = count()
-"""The last part of these names: several threads may write one path."""
+"""The last part of temporary file names, because several threads may write to one path."""
 
 LOCK_NAME = ".lock"
-"""The file of a folder that a run locks. It stays: if it were removed, two runs could hold locks of two such files."""
+"""The file in a folder that a run locks. It is never removed, or two runs could hold locks on two such files."""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
-"""Errors of file systems without locks; NFS gives EBADF for a file that may not be opened for writing."""
+"""Errors of file systems without locks; NFS gives EBADF for a file that is not open for writing."""
 
 Paths = str | Path | Iterable[str | Path]
 """A path, a pattern such as `data/output.sfc.*`, a URL, or several of them."""
@@ -46,7 +46,7 @@ FileAddress = Path | Url
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
-"""One of these files is in the folder of every Zarr store."""
+"""Names of metadata files; the folder of every Zarr store holds at least one of them."""
 
 
 def is_zarr_folder(path: Path) -> bool:
@@ -58,9 +58,9 @@ def is_zarr_folder(path: Path) -> bool:
 def atomic_path(path: str | Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it is renamed to `path` when the block ends without an error.
 
-    Without `durable` the call does not wait for the disk, which takes seconds on a busy one: the file then survives the
-    end of the process, but perhaps not a loss of power. A full disk, a read-only folder or a missing permission raises
-    an `InputError` that names the file. The temporary file is always removed.
+    Without `durable` the call does not wait for the disk, which takes seconds on a busy disk. The file then survives
+    the end of the process, but perhaps not a power failure. A full disk, a read-only folder or a missing permission
+    raises an `InputError` that names the file. The temporary file is always removed.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}-{next(_WRITES)}.partial")
@@ -80,7 +80,7 @@ def atomic_path(path: str | Path, durable: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "wb", durable: bool = True) -> Iterator[IO]:
-    """Open a temporary file for writing, like `atomic_path`; it is renamed to `path` when the block ends well."""
+    """Open a temporary file for writing; rename it to `path` when the block ends without an error (`atomic_path`)."""
     with atomic_path(path, durable) as partial, partial.open(mode) as file:
         yield file
 
@@ -89,9 +89,9 @@ def atomic_write(path: str | Path, mode: str = "wb", durable: bool = True) -> It
 def lock_folder(folder: Path, *inner: Path, patience: float = 0.0) -> Iterator[int]:
     """Lock a folder, and remove the unfinished files of killed runs in it and in the folders `inner`.
 
-    An `InputError` if another run still holds the lock after `patience` seconds. Yields the descriptor of the lock: a
-    process that inherits it holds the lock too. On a file system without locks one line says so, and only unfinished
-    files are removed that no process can be writing.
+    Raises an `InputError` if another run still holds the lock after `patience` seconds. Yields the descriptor of the
+    lock file: a process that inherits it holds the lock too. On a file system without locks, a line is printed, and
+    only unfinished files of ended processes are removed.
     """
     descriptor = _open_lock(folder)
     try:
@@ -104,19 +104,19 @@ def lock_folder(folder: Path, *inner: Path, patience: float = 0.0) -> Iterator[i
 
 
 def _open_lock(folder: Path) -> int:
-    """Open the lock file for writing: NFS passes the locks of such files to other machines, and none of folders."""
+    """Open the lock file for writing: NFS passes locks on such files, but not on folders, to other machines."""
     path = folder / LOCK_NAME
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise disk_error(error, path) or error from None
-    # Another user's folder, in which this run may have nothing to write.
+    # The folder is another user's, and this run may not need to write there.
     return os.open(path if path.exists() else folder, os.O_RDONLY)
 
 
 def _take_lock(descriptor: int, folder: Path, until: float) -> bool:
-    """Lock an open file, and wait for another run `until` a time; return False if the file system has no locks."""
+    """Lock an open file; wait `until` a time if another run holds it. Return False if the file system has no locks."""
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,14 +136,14 @@ def _take_lock(descriptor: int, folder: Path, until: float) -> bool:
 
 
 def remove_abandoned_files(folder: Path, locked: bool = False) -> None:
-    """Remove unfinished files whose process, on this machine, has ended: other processes may be writing here.
+    """Remove unfinished files whose process ran on this machine and has ended; other processes may still be writing.
 
-    If the caller has `locked` the folder, no other process is writing here, and all unfinished files are removed.
+    If the caller has `locked` the folder, no other process is writing there, and all unfinished files are removed.
     """
     for partial in folder.glob(".*.partial" if locked else f".*.{_HOST}.*.partial"):
         process = partial.name.split(".")[-2].partition("-")[0]
         if locked or (process.isdecimal() and not _is_running(int(process))):
-            with suppress(OSError):  # the folder of another user
+            with suppress(OSError):  # the folder may belong to another user
                 partial.unlink()
 
 
@@ -174,9 +174,9 @@ def _concerns(refused: Path, path: Path) -> bool:
 
 
 def describe_state(address: FileAddress) -> str:
-    """Return a text that changes when a file, or the metadata of a Zarr folder, is rewritten; the address of a URL.
+    """Return a text that changes when a file, or the metadata of a Zarr folder, is rewritten; a URL is returned as is.
 
-    A copy that keeps the modification time, over the file, changes the time at which the system changed its entry.
+    The text includes the inode's change time, because a copy over the file may keep the modification time.
     """
     if isinstance(address, Url):
         return address
@@ -187,7 +187,7 @@ def describe_state(address: FileAddress) -> str:
 
 
 def total_bytes(addresses: Iterable[FileAddress]) -> int:
-    """Return the bytes of files and of all files in Zarr folders; a URL counts nothing."""
+    """Return the total bytes of files and of all files in Zarr folders; a URL counts as 0."""
     files = [
         file
         for address in addresses
@@ -198,7 +198,7 @@ def total_bytes(addresses: Iterable[FileAddress]) -> int:
 
 
 def expand_addresses(paths: Paths) -> list[FileAddress]:
-    """Return the files and Zarr stores that paths, patterns and URLs name, in the given order, each once.
+    """Return the files and Zarr stores that paths, patterns and URLs name, in the given order without repetition.
 
     Matches of a pattern are sorted. Patterns do not match index files (`.idx`), which other software leaves beside GRIB
     files. URLs are not patterns.

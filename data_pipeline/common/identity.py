@@ -1,12 +1,12 @@
-"""Identity: every fingerprint, checksum and cache key of the project; no other file hashes.
+"""Identity: every fingerprint, checksum and cache key of the project; no other module computes hashes.
 
 Equal fingerprints mean equal samples. So a fingerprint is made of contents: names, units, versions of readers, and the
-bytes of the values. A copy in another folder keeps it.
+bytes of the values. A copy in another folder has the same fingerprint.
 
-Small files are hashed whole. Reading terabytes would take hours, so blocks at equal distances stand for a large file,
-at least two for each field (`sampled_hash`). A format adds what it knows of a large file: the header of each field, and
-for GRIB bytes of each message. What may go unseen in a large file is a change of fewer consecutive bytes than the
-distance between two blocks, that is half a field of mean size, or the 4096th part of a file of more than 2,048 fields.
+Small files are hashed whole. Reading terabytes would take hours, so a large file is hashed in blocks at equal
+distances, at least two for each field (`sampled_hash`). A format adds the header of each field, and GRIB also adds
+bytes of each message. In a large file, a change of fewer consecutive bytes than the distance between two blocks may go
+unnoticed: half a field of mean size, or the 4096th part of a file of more than 2,048 fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 WHOLE_BYTES = 1 << 22
 """Files and Zarr stores up to this size are hashed whole."""
 BLOCK_BYTES, LEAST_BLOCKS, MOST_BLOCKS = 1 << 12, 64, 1 << 12
-"""Size of the blocks that stand for a larger file, and their number."""
+"""Size of the blocks in which a larger file is hashed, and their least and greatest number."""
 BLOCKS_PER_FIELD = 2
 HASH_THREADS = 32
 """Files hashed at once, to hide the latency of file systems."""
@@ -32,7 +32,7 @@ running_hash = hashlib.sha256
 
 
 def hash_of(*parts: object) -> str:
-    """Return the SHA-256 of values, 64 hexadecimal digits; bytes as they are, all else as JSON with sorted keys."""
+    """Return the SHA-256 of values, 64 hexadecimal digits; values that are not bytes as JSON with sorted keys."""
     digest = hashlib.sha256()
     for part in parts:
         octets = part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=_plain).encode()
@@ -63,10 +63,10 @@ def number_of(*contents: bytes) -> int:
 
 
 def sampled_hash(descriptor: int, size: int, fields: int, *, start: int = 0, whole: int | None = None) -> str:
-    """Return a hash of `size` bytes of an open file from `start`; of all of them up to `whole` (None: `WHOLE_BYTES`).
+    """Return a hash of `size` bytes of an open file, beginning at `start`.
 
-    More bytes are hashed as blocks at equal distances, the first and the last bytes among them, and `fields` says how
-    many fields they hold.
+    Up to `whole` bytes (None: `WHOLE_BYTES`) are hashed completely. Of more bytes, only blocks at equal distances are
+    hashed, including the first and the last bytes; their number follows from the number of `fields` in the bytes.
     """
     count = min(max(LEAST_BLOCKS if whole is None else 2, BLOCKS_PER_FIELD * fields), MOST_BLOCKS)
     digest = hashlib.sha256(f"{size}\n".encode())
@@ -79,16 +79,16 @@ def sampled_hash(descriptor: int, size: int, fields: int, *, start: int = 0, who
 
 
 def sampled_hash_of(path: Path) -> str:
-    """Return the `sampled_hash` of a file, with as many blocks as there may be."""
+    """Return the `sampled_hash` of a file, with `MOST_BLOCKS` blocks."""
     with path.open("rb", buffering=0) as file:
         return sampled_hash(file.fileno(), os.fstat(file.fileno()).st_size, MOST_BLOCKS)
 
 
 def field_count(shape: Sequence[int]) -> int:
-    """Return the number of fields in an array: its last two dimensions are horizontal, of two the last one."""
+    """Return the number of fields in an array; its last two dimensions, or the last of two, are horizontal."""
     return math.prod(shape[: max(min(len(shape) - 1, 1), len(shape) - 2)])
 
 
 def _plain(value: Any) -> Any:
-    """Return what stands for a value that JSON does not know: the values of an array, else its text."""
+    """Return a JSON value for a value that JSON does not know: the list of an array, else its text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

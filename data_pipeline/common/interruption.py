@@ -7,7 +7,7 @@
 
 A process that starts with these signals blocked (`env --block-signal=USR1,TERM deepweather ...`) receives them when
 the handler is installed. Signals that arrive within a second count as one, because Slurm, a launcher and a terminal may
-each send theirs. Where the main thread is inside a library and cannot handle a signal, a thread ends the process.
+each send one. If the main thread is inside a library and cannot handle a signal, another thread ends the process.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ INTERRUPTED = "interrupted; run the same command again to resume"
 ONE_SIGNAL = 1.0
 """Seconds within which several signals count as one."""
 INSISTING = 3
-"""The third signal of a kind ends the process, whatever it does."""
+"""The third signal of a kind ends the process in any case."""
 CLEAN_UP = 1.0
-"""Seconds that the exit functions of an interrupted process have."""
+"""Seconds after which an interrupted process ends, even if its exit functions have not finished."""
 PATIENCE = 3.0
-"""Seconds that Ctrl-C waits for the end of a step, and any signal for a library to return to Python."""
+"""Seconds that Ctrl-C waits for the end of a step, and that any signal waits for a library to return to Python."""
 
 
 @dataclass(eq=False)
 class Deferral:
-    """What a signal waits for inside `deferred()`."""
+    """How long a signal waits inside `deferred()`."""
 
     worth_waiting: bool = False
-    """Whether the next step boundary is worth waiting for: work has been done that no checkpoint holds."""
+    """Whether a signal waits for the end of the step, because there is work that no checkpoint holds."""
     seconds: float = math.inf
-    """Seconds of the shortest step; Ctrl-C waits `PATIENCE` and twice as long, so not for a step that compiles."""
+    """Seconds of the shortest step. Ctrl-C waits `PATIENCE` plus twice this time, so not for a step that compiles."""
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class _State:
 
 _state = _State()
 _watch: list[socket.socket] = []
-"""Both ends of the connection on which Python's C handler tells the watching thread of a signal."""
+"""Both ends of the connection on which Python's C handler sends the numbers of signals to the watching thread."""
 
 
 def install(*, at_once: bool = False) -> None:
@@ -88,10 +88,10 @@ def install(*, at_once: bool = False) -> None:
 
 
 def ignore() -> None:
-    """Ignore the signals from now on: the last exit function of a command, whose exit code is then known.
+    """Ignore the signals from now on; this is the last exit function of a command, when its exit code is known.
 
-    Python gives the signals their default action when it clears its modules, and a finished command would then end as
-    if it had been killed.
+    Otherwise, Python restores the signals' default action when it clears its modules, and a signal would then end a
+    finished command as if it had been killed.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -125,9 +125,9 @@ def handled() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[Deferral]:
-    """Let signals only set the flag inside the block, where `worth_waiting`; otherwise they raise KeyboardInterrupt.
+    """Let a signal in the block only set a flag (`requested`) while `worth_waiting`; else it raises KeyboardInterrupt.
 
-    A second signal of the same kind does not wait for the flag to be read, and neither does Ctrl-C after a while.
+    A second signal of the same kind raises KeyboardInterrupt at once, and Ctrl-C does so after a while.
     """
     with handled():
         deferral = _state.deferral = Deferral()
@@ -139,15 +139,15 @@ def deferred() -> Iterator[Deferral]:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Block the signals in this thread: a process that is started in the block inherits that, and receives none.
+    """Block the signals in the `with` block; processes started there inherit the mask and receive no signals.
 
-    The signals of this process are handled when the block ends.
+    Signals to this process are handled when the `with` block ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     received: list[int] = []
-    # Another thread would receive a signal that only this thread blocks, and Python would handle it in this one.
+    # Only this thread blocks the signals: another thread may receive one, and Python would handle it in this thread.
     before = {each: signal.signal(each, lambda number, _: received.append(number)) for each in SIGNALS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -161,7 +161,7 @@ def blocked() -> Iterator[None]:
 
 
 def forward_to(function: Callable[[int], None]) -> None:
-    """Call `function(number)` at each signal, and do nothing else; for a process that only waits for others."""
+    """Call `function(number)` at each signal and do nothing else; for a process that only waits for other processes."""
     if not _is_installed():
         install()
     _state.forward = function
@@ -169,7 +169,7 @@ def forward_to(function: Callable[[int], None]) -> None:
 
 def end_now(message: str = INTERRUPTED) -> NoReturn:
     """Print the error and end the process with exit code 3, without Python's clean-up."""
-    # Not imported here: another thread may be in the middle of an import.
+    # This must not import the module, because another thread may be in the middle of an import.
     clearing = getattr(sys.modules.get("data_pipeline.common.progress"), "clearing", str)
     with suppress(OSError):
         os.write(2, f"{clearing() if os.isatty(2) else ''}error: {message}\n".encode())
@@ -177,9 +177,9 @@ def end_now(message: str = INTERRUPTED) -> NoReturn:
 
 
 def end_soon(code: int) -> NoReturn:
-    """End the process within `CLEAN_UP` seconds, after its exit functions.
+    """Run the exit functions and end the process, after `CLEAN_UP` seconds at the latest.
 
-    Python itself would wait for threads that still read, and clear all modules, for seconds on a busy machine.
+    Python itself would wait for threads that still read, and clear all modules, which takes seconds on a busy machine.
     """
     threading.Thread(target=_end_after, args=(code,), name="interruption", daemon=True).start()
     atexit._run_exitfuncs()
@@ -219,13 +219,13 @@ def _handle(number: int, frame: FrameType | None) -> None:
         return
     state.count += 1
     deferral = state.deferral
-    # Slurm sends SIGUSR1 some minutes before SIGTERM: a signal of another kind does not mean more hurry.
+    # Slurm sends SIGUSR1 some minutes before SIGTERM, so a first signal of another kind is not more urgent.
     if deferral is None or not deferral.worth_waiting or not first_of_kind:
         raise KeyboardInterrupt
 
 
 def _start_watching() -> None:
-    """Start the thread that ends the process where the main thread does not handle a signal."""
+    """Start the thread that ends the process if the main thread does not handle a signal."""
     if _watch:
         signal.set_wakeup_fd(_watch[1].fileno(), warn_on_full_buffer=False)
         return
@@ -233,7 +233,7 @@ def _start_watching() -> None:
     for end in _watch:
         end.setblocking(end is _watch[0])
     signal.set_wakeup_fd(_watch[1].fileno(), warn_on_full_buffer=False)
-    # A signal that another thread gets does not wake the main thread from a system call. Threads inherit the mask.
+    # The new thread inherits this mask: a signal that it received would not wake the main thread from a system call.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         threading.Thread(target=_watch_signals, args=(_watch[0],), name="interruption", daemon=True).start()
@@ -243,7 +243,7 @@ def _start_watching() -> None:
 
 
 def _forget_watching() -> None:
-    """Stop telling the parent of signals to this process, which was forked from it."""
+    """Close the connection in a forked process, so that its signals are not sent to the parent's thread."""
     if _watch:
         signal.set_wakeup_fd(-1)
         for end in _watch:
@@ -267,9 +267,9 @@ def _watch_signals(reader: socket.socket) -> None:
 
 
 def _enforce(number: int, state: _State, last: bool) -> None:
-    """End the process if the main thread has not handled a signal in time; at Ctrl-C, also if its step does not end.
+    """End the process if the main thread has not handled a signal in time, or a step does not end after Ctrl-C.
 
-    `last`: this is the third signal of its kind, which no library outlives.
+    `last` marks the third signal of its kind, which ends the process at once.
     """
     deferral = state.deferral
     if last and state.forward is None and _is_ours(number, state):

@@ -11,14 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-"""Folder of control groups, by which containers and batch systems limit memory."""
+"""Folder of the control groups with which containers and batch systems limit memory."""
 PROCESS = Path("/proc/self")
 MEMINFO = Path("/proc/meminfo")
 _VERSIONS = (
     ("0::", ".", "memory.max", "memory.current", "inactive_file"),
     (":memory:", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Mark in `/proc/self/cgroup`, folder, files of limit and usage, and file pages that can be freed: versions 2 and 1."""
+"""Control groups of versions 2 and 1: mark in `/proc/self/cgroup`, folder, names of the files with limit and usage, and
+key of the file pages that can be freed."""
 
 
 def total_memory() -> int:
@@ -28,7 +29,7 @@ def total_memory() -> int:
 
 
 def free_memory() -> int:
-    """Return the bytes that this process can still take; pages that only cache files count as free."""
+    """Return the bytes that this process can still allocate; pages of the file cache count as free."""
     found = [total_memory()]
     with suppress(OSError, AttributeError):
         found.append(1024 * int(re.search(r"^MemAvailable:\s+(\d+)", MEMINFO.read_text(), re.M)[1]))  # type: ignore[index]
@@ -37,10 +38,10 @@ def free_memory() -> int:
 
 
 def process_memory() -> int:
-    """Return the bytes of memory that this process has."""
+    """Return the bytes of memory (resident set) that this process uses."""
     with suppress(OSError, AttributeError):
         return 1024 * int(re.search(r"^VmRSS:\s+(\d+)", (PROCESS / "status").read_text(), re.M)[1])  # type: ignore[index]
-    # Without /proc, as on macOS, the largest memory so far; macOS counts it in bytes.
+    # Without /proc, as on macOS, return the peak so far, which macOS gives in bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -52,7 +53,7 @@ def _limits() -> Iterator[tuple[int, int]]:
     for mark, folder, limit_file, usage_file, cache_key in _VERSIONS:
         root = CGROUPS / folder
         paths = [line.partition(mark)[2].strip("/") for line in own.splitlines() if mark in line] or [""]
-        # The limit of every group above applies too. Inside a container the own group is often the root.
+        # The limits of all groups above apply too. Inside a container, the process's group is often the root.
         groups = [root, *((root / part) for part in _with_parents(paths[0]))]
         for group in groups:
             with suppress(OSError, ValueError):

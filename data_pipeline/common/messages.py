@@ -24,7 +24,7 @@ Subscriber = Callable[[Level, Any], None]
 
 _subscriber: ContextVar[Subscriber | None] = ContextVar("subscriber", default=None)
 MAX_VALUES_SHOWN = 24
-"""Of a longer list, only the first and last values are shown."""
+"""Longest list that is shown in full; of longer lists, only the first and last values are shown."""
 
 
 def format_duration(seconds: float) -> str:

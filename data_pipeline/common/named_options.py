@@ -1,4 +1,4 @@
-"""Options of `conf/` as plain values, for Python programs that name a choice of a group, such as the model `unet`."""
+"""Options in `conf/` as plain values, for Python programs that name a choice in a group, such as the model `unet`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.packages import conf_folders
 
 CONF = Path(__file__).parents[2] / "conf"
-"""The folder of the YAML files; those of installed packages that register models are added to it."""
+"""The folder of the YAML files; the YAML files of installed packages that register models are added."""
 
 
 def named_options(group: str, choice: str) -> dict[str, Any]:
@@ -30,7 +30,9 @@ def named_options(group: str, choice: str) -> dict[str, Any]:
 
 
 def described(group: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a group from a name, from {group: name, option: value, ...}, or with their own `_target_`.
+    """Return the options of a group.
+
+    `value` is a name, a mapping {group: name, option: value, ...}, or options with a `_target_`, returned as they are.
 
     >>> described("model", {"model": "unet", "width": 4})["width"]
     4
@@ -49,7 +51,7 @@ def described(group: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `changes`; dicts inside are merged, too."""
+    """Return `base` updated with `changes`; nested dicts are merged, too."""
     found = dict(base)
     for name, value in changes.items():
         inner = found.get(name)

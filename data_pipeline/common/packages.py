@@ -26,8 +26,8 @@ def registered_modules() -> list[str]:
 def _registered_on(path: tuple[str, ...]) -> tuple[str, ...]:
     """Return the modules that packages in the folders of `sys.path` register.
 
-    Reading the descriptions of all installed packages takes 4 ms or more, and the construction of a model needs them
-    three times.
+    The result is cached: reading the metadata of all installed packages takes 4 ms or more, and the construction of a
+    model needs it three times.
     """
     return tuple(sorted({point.module for point in entry_points(group=ENTRY_POINT_GROUP)}))
 

@@ -1,4 +1,4 @@
-"""Progress of a command: one line that says what is being done, how much of it is done, and how long the rest takes.
+"""Progress of a command: a line that says what is being done, how much of it is done, and how long the rest will take.
 
     with Progress("store: forecast", len(forecasts)) as progress:
         for forecast in forecasts:
@@ -6,8 +6,8 @@
             progress.step()
 
 prints `store: forecast 12 of 640 after 0:03, about 2:37 to go`. Wrap everything that can last longer than five seconds.
-A thread prints the line of the innermost `Progress`, also while one step takes long: on a terminal in place, in a log
-as a new line every seven seconds. Short work prints nothing.
+A thread prints the line of the innermost `Progress`, even if one step takes long. On a terminal it overwrites the line;
+in a log it prints a new line every seven seconds. Short work prints nothing.
 
 Lines appear only while a command shows them (`show_progress`), and only on the first rank: a library that a notebook
 uses, a worker process and a Dask worker are silent. DEEPWEATHER_PROGRESS=off hides them.
@@ -32,19 +32,19 @@ from data_pipeline.common.messages import format_duration, publish
 _Item = TypeVar("_Item")
 
 FIRST = 2.5
-"""Seconds after which work prints its first line in a log. Users get it within 5 s, also on a busy machine."""
+"""Seconds after which work prints its first line in a log. Users see it within 5 s, even on a busy machine."""
 EVERY = 7.0
-"""Seconds between two lines in a log. Users get a line every 10 s."""
+"""Seconds between two lines in a log. Users see a line at least every 10 s."""
 FIRST_IN_PLACE, EVERY_IN_PLACE = 1.0, 0.5
-"""The same on a terminal, where a line replaces the one before."""
+"""The same times on a terminal, where a line overwrites the previous line."""
 _CLEAR = "\r\033[K"
 
 
 class Progress:
-    """Work in `total` steps, of which `done` were done before; without `total`, only the elapsed time is known.
+    """Work in `total` steps, `done` of which an earlier run has done; without `total`, only the elapsed time is known.
 
-    Used in a `with` statement. The remaining time is that of the steps so far, without the first one: in the first
-    step loops are compiled and caches are filled.
+    Use it in a `with` statement. The remaining time is estimated from all finished steps except the first, in which
+    loops are compiled and caches are filled.
     """
 
     def __init__(self, name: str, total: float | None = None, done: float = 0) -> None:
@@ -71,7 +71,7 @@ class Progress:
         publish("progress", self)
 
     def resume(self, done: float) -> None:
-        """Set the number of steps that an earlier run has done, where it is known after the start only."""
+        """Set the number of steps that an earlier run has done, if it becomes known only after the start."""
         self.done = self._before = done
         self._first, self._latest = None, (time.monotonic(), done)
 
@@ -84,7 +84,7 @@ class Progress:
         if done <= before:
             return None
         of_one = (latest - began) / (done - before)
-        # The current step counts down to zero, the steps after it are complete.
+        # The estimate for the current step counts down to zero; later steps count in full.
         left = max(self.total - done, 0)
         return max(of_one * left - (now - latest), of_one * max(left - 1, 0))
 
@@ -93,7 +93,7 @@ class Progress:
         return time.monotonic() - self.began
 
     def text(self) -> str:
-        """Return the line."""
+        """Return the progress line."""
         elapsed = format_duration(self.elapsed())
         label = f" ({self.label})" if self.label else ""
         if self.total is None:
@@ -119,7 +119,7 @@ class Progress:
 
 
 def watched(items: Iterable[_Item], name: str, total: int | None = None) -> Iterator[_Item]:
-    """Yield `items` and show how many are done; `total` is their number where they have no length."""
+    """Yield `items` and show how many are done; `total` is their number if they have no length."""
     with Progress(name, len(items) if total is None and isinstance(items, Sized) else total) as progress:
         for item in items:
             yield item
@@ -130,8 +130,8 @@ def watched(items: Iterable[_Item], name: str, total: int | None = None) -> Iter
 def show_progress(name: str, words: Sequence[str] = ()) -> Iterator[None]:
     """Show the progress of the command `name` in the block; inside another such block, change nothing.
 
-    `words` are its arguments. With a flag such as `--help` or `--dry-run` a command prints a text that may go to a
-    file, and shows nothing else.
+    `words` are the command's arguments. With a flag such as `--help` or `--dry-run`, the command prints a text that may
+    go to a file, so no progress is shown.
     """
     if _screen.is_shown or any(word.startswith("-") and word not in ("-m", "--multirun") for word in words):
         yield
@@ -141,7 +141,7 @@ def show_progress(name: str, words: Sequence[str] = ()) -> Iterator[None]:
 
 
 def hide_progress() -> None:
-    """Stop showing progress in this process, because another process of the command shows it now."""
+    """Stop showing progress in this process; another process of the command shows it from now on."""
     _screen.stop()
     _screen.hidden = True
 
@@ -152,13 +152,13 @@ def clearing() -> str:
 
 
 class _Screen:
-    """Prints the line of the innermost `Progress` of this process from a thread of its own."""
+    """Prints the line of the innermost `Progress` of this process, in a separate thread."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: a fork has neither the thread nor the owner of the lock."""
+        """Reset the state; a forked process has neither the thread nor the owner of the lock."""
         self.lock = threading.RLock()
         self.is_shown, self.hidden = False, False
         self._changed = threading.Condition(self.lock)
@@ -170,16 +170,16 @@ class _Screen:
         self.drawn = False
         """Whether the last line of the terminal is a progress line."""
         self._line_open = False
-        """Whether the last line of the terminal is another one that has no end yet."""
+        """Whether the last line of the terminal is another text without a line end."""
 
     def push(self, progress: Progress) -> None:
-        """Make this the work that is shown."""
+        """Show this work from now on."""
         with self.lock:
             self._stack.append(progress)
             self._changed.notify_all()
 
     def pop(self, progress: Progress, finished: bool) -> None:
-        """Remove work; print a last line if it took long."""
+        """Stop showing this work; print a last line if it took long."""
         with self.lock:
             if progress in self._stack:
                 self._stack.remove(progress)
@@ -190,7 +190,7 @@ class _Screen:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Print lines while the block runs, unless this is not the first rank or the user hides them."""
+        """Print lines while the block runs; print none on other ranks than the first, or if the user hides them."""
         streams = sys.stdout, sys.stderr
         self.is_shown, self._stream = True, streams[0]
         try:
@@ -234,7 +234,7 @@ class _Screen:
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        # A signal that this thread gets would not wake the main thread from a system call.
+        # Signals are blocked in this thread: one that it received would not wake the main thread from a system call.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._thread.start()
@@ -273,7 +273,7 @@ class _Screen:
             self.drawn = True
 
     def _line(self) -> str:
-        """Return the line of the innermost work, and how long the work around it takes, if that is known."""
+        """Return the line of the innermost work, and of the nearest outer work whose remaining time is known."""
         *around, work = self._stack
         known = [one for one in around if one.remaining() is not None]
         return "; ".join(one.text() for one in (work, *known[-1:]))
@@ -302,7 +302,7 @@ class _Cleared:
 
 
 def _is_first() -> bool:
-    """Whether this process is the first rank; srun numbers its tasks before PyTorch's variables are set."""
+    """Whether this process is the first rank; before PyTorch's variables are set, Slurm's task number tells."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 

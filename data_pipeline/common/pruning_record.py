@@ -1,4 +1,4 @@
-"""What a training run writes about pruning into its run folder; sweeps read it."""
+"""The record of pruning that a training run writes into its run folder; sweeps read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRUNING_RECORD = "pruning.json"
 
 @dataclass(frozen=True)
 class Rung:
-    """A run at a rung: its lowest validation loss, and its place among the `runs` that had reached the rung."""
+    """A run at a rung: its lowest validation loss, and its place among the `runs` that had reached the rung so far."""
 
     loss: float
     place: int
@@ -44,7 +44,7 @@ class PruningRecord:
             file.write(json.dumps(asdict(self), indent=2))
 
     def loss(self, epoch: int) -> float | None:
-        """Return the lowest validation loss at a rung; of a run that ended before the rung, that at its end."""
+        """Return the lowest validation loss at a rung, or at the end of a run that ended before the rung."""
         return self.rungs[epoch].loss if epoch in self.rungs else self.ended
 
     @property

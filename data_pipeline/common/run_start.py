@@ -6,18 +6,18 @@ import os
 import time
 
 VARIABLE = "DEEPWEATHER_BEGAN"
-"""Environment variable of launched ranks: the begin of the command that launched them."""
+"""Environment variable of launched ranks: the time at which the command that launched them began."""
 _marked: list[float] = []
 _taken: list[float] = []
 
 
 def mark_begin() -> None:
-    """Let the run begin at this moment."""
+    """Record this moment as the beginning of the run."""
     _marked[:] = [time.monotonic()]
 
 
 def take_begin() -> float:
-    """Return the begin of this run, as `time.monotonic()` counts; a second run of the same process begins now."""
+    """Return the time at which this run began, by `time.monotonic()`; a second run of the same process begins now."""
     inherited = os.environ.pop(VARIABLE, None)
     marked = [*_marked, *([] if inherited is None else [float(inherited)]), time.monotonic()]
     _marked.clear()
@@ -26,5 +26,5 @@ def take_begin() -> float:
 
 
 def variables_of_ranks() -> dict[str, str]:
-    """Return the environment variables by which ranks on this machine begin with this process."""
+    """Return environment variables that give ranks on this machine the beginning of this process's run."""
     return {VARIABLE: repr(_taken[0])} if _taken else {}

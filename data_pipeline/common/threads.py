@@ -3,7 +3,7 @@
     for result in in_threads(function, items, 8):     # at most 8 threads, fewer if others are busy
         ...
 
-Pools nest: a thread of Dask or of the prefetcher reads a file with threads of its own. Each pool borrows from the
+Pools nest: a thread of Dask or of the prefetcher may read a file with several threads. Each pool borrows from the
 budget, so that all pools together have about as many busy threads as there are processors. The threads of PyTorch are
 not part of the budget; `join_mesh` limits them to the same number.
 """
@@ -30,8 +30,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 def processors() -> int:
     """Number of processors that this process and its children may use.
 
-    The smallest of the CPU affinity, the CPU quota of the control group (as in containers), `SLURM_CPUS_PER_TASK` and
-    `DEEPWEATHER_THREADS`.
+    It is the smallest of the CPU affinity, the CPU quota of the control group (as in containers),
+    `SLURM_CPUS_PER_TASK` and `DEEPWEATHER_THREADS`.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = [affinity, _quota(), *(_number(os.environ, name) for name in ("SLURM_CPUS_PER_TASK", THREADS_VARIABLE))]
@@ -53,7 +53,7 @@ def ranks_here() -> int:
 
 
 class ThreadBudget:
-    """Lends threads, at most `total` at a time; a caller always gets its own thread, which counts once."""
+    """Lends threads, at most `total` at a time; a caller may always use its own thread, which counts once."""
 
     def __init__(self, total: int | None = None) -> None:
         self._total, self._lent, self._lock = total, 0, threading.Lock()
@@ -95,7 +95,7 @@ class ThreadBudget:
         self._total = total
 
     def restart(self) -> None:
-        """Forget all loans: a forked process has no other threads, but a copy of the lock in any state."""
+        """Forget all loans and make a new lock: a forked process has one thread, and the old lock may be held."""
         self._lent, self._lock = 0, threading.Lock()
 
 
@@ -120,7 +120,7 @@ def _count_thread() -> None:
 
 
 class BudgetedPool(ThreadPoolExecutor):
-    """A pool whose threads are part of the budget while they work; it has the number of threads that it is given."""
+    """A pool whose threads count in the budget while they work; the budget does not reduce their number."""
 
     def submit(self, function: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> Future[_Result]:
         """Run a function in a thread of the pool."""
@@ -140,7 +140,8 @@ def _number(values: Mapping[str, str], name: str) -> int | None:
 def _quota(own: Path = Path("/proc/self/cgroup"), mount: Path = _CGROUPS) -> int | None:
     """Return the CPU quota of this process's control group and the groups above it, rounded up; None without a quota.
 
-    Version 2 has `cpu.max` ("200000 100000" for two processors), version 1 `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
+    Version 2 of control groups has `cpu.max` ("200000 100000" for two processors); version 1 has `cpu.cfs_quota_us` and
+    `cpu.cfs_period_us`.
     """
     found = []
     with suppress(OSError, ValueError):

@@ -21,7 +21,7 @@ from data_pipeline.units import normalize_units
 from data_pipeline.variable import Channel, Variable
 
 WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed", "geopotential_tendency")
-"""Operations on both components of a wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""
+"""Operations on both components of the wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""
 WHOLE_GLOBE = 1_000_000
 """Reach of operations whose values depend on all rows: more rows than any grid has."""
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -29,9 +29,9 @@ _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 @dataclass(frozen=True)
 class Formula(Variable):
-    """An input that is computed from other fields, of every member by itself.
+    """An input that is computed from other fields, separately for every member.
 
-    `name` is made of the operation and a hash of the operands, so a store holds the values like those of a variable.
+    `name` consists of the operation and a hash of the operands, so that a store can hold the values like a variable.
     `operation` is a key of `FORMULA_OPERATIONS`; its `operands` are channels of the same forecast, or other formulas.
     Formulas with equal operations and operands are equal: `vorticity@500` equals `vorticity(u@500, v@500)`.
     """
@@ -65,19 +65,19 @@ class Formula(Variable):
 
     @property
     def reach(self) -> int:
-        """Rows beyond a row that its values depend on."""
+        """The number of rows on each side of a row that the values in this row depend on."""
         own = FORMULA_OPERATIONS[self.operation].reach
         return own + max((one.reach for one in self.operands if isinstance(one, Formula)), default=0)
 
     @property
     def units(self) -> str:
-        """Units of the values if the fields have the units of the table of parameters."""
+        """Units of the values if the fields have the units in `PARAMETERS`."""
         return self.units_from({leaf: leaf.variable.units for leaf in self.leaves}).translate(_SUPERSCRIPTS)
 
     def units_from(self, units: dict[Channel, str]) -> str:
-        """Return the units of the values, from those of all `leaves`; raise `InputError` if they cannot be combined.
+        """Return the units of the values from the `units` of all `leaves`; raise `InputError` if they do not fit.
 
-        Units are empty, which is unknown, if those of a field that counts are.
+        The result is empty (unknown) if it depends on a field with empty units.
         """
         own = [
             operand.units_from(units) if isinstance(operand, Formula) else units[operand] for operand in self.operands
@@ -86,17 +86,17 @@ class Formula(Variable):
 
     @property
     def title(self) -> str:
-        """The text."""
+        """The text of the formula."""
         return self.text
 
     @property
     def sea_only(self) -> bool:
-        """Whether a field that it reads is missing on land."""
+        """Whether a field that the formula reads is missing on land."""
         return any(leaf.variable.sea_only for leaf in self.leaves)
 
     @property
     def parity(self) -> int:
-        """-1 if the values change sign across a pole, else 1."""
+        """The factor on the values across a pole: -1 if they change sign there, else 1."""
         return FORMULA_OPERATIONS[self.operation].parity * _parity(self.operands[0])
 
     def __str__(self) -> str:
@@ -104,20 +104,20 @@ class Formula(Variable):
 
 
 def read_variable(text: str) -> Variable:
-    """Return the formula or the variable with this text."""
+    """Return the formula or the variable that `text` describes."""
     return Formula.parse(text) if _is_formula(text) else Variable.parse(text)
 
 
 class FormulaOperation(NamedTuple):
-    """The arguments of an operation, and its units; `formula_values.py` computes the values."""
+    """Arguments and units of an operation; `formula_values.py` computes its values."""
 
     usage: str
     operands: Callable[[Sequence[Any], str], tuple[Channel | Formula, ...]]
-    """Returns the operands from the arguments in the text, or raises `InputError`."""
+    """Function that returns the operands from the arguments in the text, or raises `InputError`."""
     units: Callable[[Formula, list[str]], str]
-    """Returns the units of the values from those of the operands."""
+    """Function that returns the units of the values from the units of the operands."""
     reach: int = 0
-    """Rows beyond a row that its values depend on; `WHOLE_GLOBE` for all."""
+    """The number of rows on each side of a row that its values depend on; `WHOLE_GLOBE` for all rows."""
     parity: int = 1
     """Parity of the values if the first operand does not change sign across a pole."""
 
@@ -151,7 +151,7 @@ def _is_formula(text: str) -> bool:
 
 
 def _split(text: str, whole: str) -> Iterator[str]:
-    """Yield the arguments of an operation: commas inside brackets do not separate them."""
+    """Yield the arguments of an operation; commas inside brackets do not separate arguments."""
     depth, part = 0, ""
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -176,7 +176,7 @@ def _parity(operand: Channel | Formula) -> int:
 
 
 def _earlier(operand: Channel | Formula, hours: int) -> Channel | Formula:
-    """Return the same field or formula `hours` before."""
+    """Return the same field or formula `hours` earlier in the forecast."""
     if isinstance(operand, Formula):
         return _named(
             operand.operation, f"{operand} {hours} h earlier", [_earlier(one, hours) for one in operand.operands]
@@ -223,13 +223,13 @@ def _wind(operation: str) -> Callable[[Sequence[Any], str], tuple[Channel | Form
 
 
 def _rotating(arguments: Sequence[Any], text: str) -> tuple[Formula, ...]:
-    """Return the relative vorticity of the wind, to which that of the Earth is added."""
+    """Return the relative vorticity of the wind as operand; the operation adds the planetary vorticity."""
     wind = _wind("absolute_vorticity")(arguments, text)
     return (_made_of("vorticity", *wind),)
 
 
 def _changing(arguments: Sequence[Any], text: str) -> tuple[Formula, ...]:
-    """Return the advection of absolute vorticity by the wind."""
+    """Return the advection of absolute vorticity by the wind as operand."""
     wind = _wind("geopotential_tendency")(arguments, text)
     return (_made_of("advection", _made_of("absolute_vorticity", *wind), *wind),)
 
@@ -239,7 +239,7 @@ def _made_of(operation: str, *arguments: Channel | Formula) -> Formula:
 
 
 def _wind_of(components: Sequence[Channel | Formula], text: str) -> tuple[Channel, Channel]:
-    """Return the eastward and the northward component, or raise `InputError` if `components` are not these."""
+    """Return `components`; raise `InputError` unless they are the eastward and the northward component of one wind."""
     east, north = components
     if isinstance(east, Channel) and isinstance(north, Channel):
         place = {
@@ -289,7 +289,7 @@ def _changed(arguments: Sequence[Any], text: str, operation: str = "change") -> 
 
 
 def _followed(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
-    """Return a field, the same some hours before, and the wind at both times."""
+    """Return a field, the same field some hours earlier, and the wind at both times."""
     _require(len(arguments) in (2, 4), text, "lagrangian_change")
     value, wind = (
         _changed(arguments[:2], text, "lagrangian_change"),
@@ -370,4 +370,4 @@ FORMULA_OPERATIONS = {
     "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),
     "lagrangian_change": FormulaOperation("lagrangian_change(t@850, 24)", _followed, _of_parcel, WHOLE_GLOBE),
 }
-"""By name. The parity of an operation on a wind, whose components have parity -1, is that of the product."""
+"""The operations by name. An operation of parity -1 on wind components, which also have parity -1, has parity 1."""

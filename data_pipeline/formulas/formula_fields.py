@@ -1,4 +1,4 @@
-"""FormulaFields: the channels of a task with formulas, which are computed when a forecast is read."""
+"""FormulaFields: the channels of a task with formulas; formulas are computed when a forecast is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from data_pipeline.units import normalize_units
 
 
 def without_formulas(task: Task) -> Task:
-    """Return a task whose channels are those of `task` without formulas, and the fields that its formulas read."""
+    """Return `task` without formulas, but with the fields that its formulas read as further channels."""
     leaves = dict.fromkeys(leaf for formula in task.formulas for leaf in formula.leaves)
     inputs = tuple(dict.fromkeys((*task.inputs, *(leaf.variable for leaf in leaves if leaf.origin == "lead"))))
     others = tuple(dict.fromkeys((*task.other_leads, *(leaf for leaf in leaves if leaf.origin != "lead"))))
@@ -27,10 +27,10 @@ def without_formulas(task: Task) -> Task:
 
 @dataclass(frozen=True, eq=False)
 class FormulaFields:
-    """Fields of all channels of `task`; implements `Fields`. `base` are those of `without_formulas(task)`.
+    """Fields of all channels of `task`; implements `Fields`. `base` has the fields of `without_formulas(task)`.
 
-    Every member is computed by itself, in double precision, from full rows and the rows around them. So mean and spread
-    of a formula are those of the members' values, and a tile has the values of the whole grid.
+    Every member is computed separately, in double precision, from full rows and the rows around them. So mean and
+    spread of a formula are those of the members' values, and a tile has the same values as the whole grid.
     """
 
     base: Fields
@@ -46,7 +46,7 @@ class FormulaFields:
 
     @property
     def grid(self) -> Grid:
-        """The grid of the values; north first, west to east."""
+        """The grid of the values, north first, west to east."""
         return self.base.grid
 
     @property
@@ -66,12 +66,12 @@ class FormulaFields:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the members M."""
+        """The numbers of the M members."""
         return self.base.numbers
 
     @property
     def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
-        """The missing fields of each forecast that lacks one, those that formulas read included."""
+        """The missing fields of each incomplete forecast, including fields that only formulas read."""
         return self.base.incomplete
 
     @cached_property
@@ -106,7 +106,7 @@ class FormulaFields:
         read = [self._values.rows_read(formula, rows) for formula in self.task.formulas]
         wide = slice(min(one.start for one in read), max(one.stop for one in read))
         shape = (len(self.base.variables), wide.stop - wide.start, out.shape[-1])
-        # One member at a time bounds the memory.
+        # Members are read one at a time, to bound the memory.
         values = np.empty((1, *shape), out.dtype)
         positions = range(len(self.numbers)) if members is None else members
         for own, member in zip(out, positions, strict=True):
@@ -123,12 +123,12 @@ class FormulaFields:
 
     @cached_property
     def _channels(self) -> dict[Channel, int]:
-        """The position in `base` of each of its channels."""
+        """The position in `base` of each channel of `base`."""
         return {channel: k for k, channel in enumerate(without_formulas(self.task).channels)}
 
     @cached_property
     def _plain(self) -> list[int]:
-        """The positions in `base` of the channels that are no formulas."""
+        """The positions in `base` of the task's channels that are not formulas."""
         return [self._channels[channel] for channel in replace(self.task, formulas=()).channels]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Values of formulas from the fields of one member."""
+"""Compute the values of formulas from the fields of one member."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from data_pipeline.units import STANDARD_GRAVITY
 from data_pipeline.variable import Channel
 
 ReadRows = Callable[[Channel, slice], np.ndarray]
-"""Returns rows (h, W) of a field, in double precision."""
+"""Function that returns rows (h, W) of a field, in double precision."""
 
 
 Computed = dict[tuple[Hashable, ...], np.ndarray]
-"""Values of formulas of one member by formula, first row and last row; places of departure by wind."""
+"""Cached arrays of one member: values by formula, first row and end row, and departure points by wind components."""
 
 
 class FormulaValues:
@@ -43,13 +43,13 @@ class FormulaValues:
                 _ = self._inverse_laplacian
 
     def rows_read(self, formula: Formula, rows: slice) -> slice:
-        """Return the rows of the fields that the values on `rows` depend on."""
+        """Return the rows of the operands' fields that the values on `rows` depend on."""
         return self._wider(rows, formula.reach)
 
     def compute(self, formula: Formula, rows: slice, read: ReadRows, computed: Computed | None = None) -> np.ndarray:
         """Return the values (h, W) on `rows`, NaN where a field that they depend on is missing.
 
-        `computed` keeps values that several `formulas` need; give the same one for all formulas of a member.
+        `computed` caches values that several formulas need; pass the same dictionary for all formulas of a member.
         """
         key = formula, rows.start, rows.stop
         if computed is not None and key in computed:
@@ -67,7 +67,7 @@ class FormulaValues:
     def _evaluate(
         self, formula: Formula, operands: list[np.ndarray], rows: slice, wide: slice, computed: Computed
     ) -> np.ndarray:
-        """Return the values on `rows` from those of the operands on the rows `wide`."""
+        """Return the values on `rows` from the operands on the rows `wide`."""
         first, operation = operands[0], formula.operation
         match operation:
             case "difference" | "change":
@@ -93,8 +93,8 @@ class FormulaValues:
             case "inverse_laplacian":
                 return self._inverse_laplacian(first)[rows]
             case "balanced_geopotential" | "geopotential_tendency":
-                # The tendency is that in balance with a wind without divergence, whose absolute vorticity is only
-                # advected (Charney, Fjörtoft & von Neumann 1950, doi:10.3402/tellusa.v2i4.8607).
+                # The tendency is in balance with a non-divergent wind that only advects its absolute vorticity
+                # (Charney, Fjörtoft & von Neumann 1950, doi:10.3402/tellusa.v2i4.8607).
                 return self._balanced_geopotential(first)[rows]
         east, north = sphere.gradient(bands[0], rows)
         match operation:
@@ -144,7 +144,7 @@ class FormulaValues:
 
 
 def _parts(formulas: Sequence[Formula]) -> Iterator[Formula]:
-    """Yield all formulas and those inside them, each as often as it occurs."""
+    """Yield all formulas and the formulas inside them; a formula is yielded as often as it occurs."""
     for formula in formulas:
         yield formula
         yield from _parts([operand for operand in formula.operands if isinstance(operand, Formula)])

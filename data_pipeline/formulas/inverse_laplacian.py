@@ -18,9 +18,9 @@ class InverseLaplacian:
 
         d/dφ(cos φ dp/dφ) / cos φ - m² p / cos² φ = f_m,
 
-    in second-order differences of fluxes through the circles between rows. Every row is a tridiagonal equation in its
-    neighbours, solved for all wavenumbers at once (Thomas algorithm). At a pole, waves with m > 0 are zero. The
-    solution is corrected once by that for the remainder f - ∇²p, with ∇² of fourth order (deferred correction): on
+    in second-order differences of fluxes through the circles of latitude between rows. The tridiagonal equations of the
+    rows are solved for all wavenumbers at once (Thomas algorithm). At a pole, waves with m > 0 are zero. The equation
+    is solved again for the residual f - ∇²p, with ∇² of fourth order, and the result is added (deferred correction): on
     33 x 64 points the error of waves of degree 6 falls from 1.6 % to 0.1 %.
     """
 
@@ -69,7 +69,7 @@ class InverseLaplacian:
 
     @cached_property
     def _factors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Multipliers below the diagonal, pivots, and the normalised entries above it, (H, M) each."""
+        """Entries below the diagonal, pivots, and normalised entries above the diagonal, each (H, wavenumbers)."""
         free = ~self._fixed
         lower = self._north[:, None] * free
         pivots = np.where(free, self._own, 1)

@@ -1,7 +1,7 @@
 """Derivatives on the sphere by finite differences, on any rows of a latitude-longitude grid.
 
-All arrays are (h, W) in double precision: rows from north to south of one field. Values of a row depend on the rows
-within `REACH` of it only, so a tile has the same values as the whole grid, bit for bit.
+All arrays are rows (h, W) of one field, from north to south, in double precision. Values in a row depend only on rows
+within `REACH` of it, so a tile has the same values as the whole grid, bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 
 EARTH_RADIUS = 6371229.0
-"""Metres, as in ECMWF's model."""
+"""Radius in metres, as in ECMWF's model."""
 EARTH_ROTATION = 7.292115e-5
 """Angular velocity, s⁻¹."""
 REACH = 2
@@ -26,7 +26,7 @@ WIDEST_STEP = 0.1
 
 
 class Band(NamedTuple):
-    """Values (h, W) of the rows from `first` on."""
+    """Values (h, W) of consecutive rows of the grid, beginning with row `first`."""
 
     values: np.ndarray
     first: int
@@ -41,10 +41,10 @@ class SphereDerivatives:
 
     - **East-west steps** are as long as north-south steps: towards a pole they span several columns, at most
       `WIDEST_STEP`. Columns there are so close that differences of neighbours would be rounding errors of the file.
-      Waves with one or two oscillations round the globe are exact, because they are what cancels at a pole.
-    - **Poles.** Differences continue across the pole. In a row at the pole, the gradient is that of the first wave of
-      the next row; Laplacian, vorticity and divergence are mean fluxes through the circle around the pole.
-    - **Edges** of a limited area: differences of three rows or columns, one-sided in the last one.
+      Differences are exact for zonal wavenumbers 1 and 2, whose terms cancel at a pole.
+    - **Poles.** Differences continue across the pole. In a row at the pole, the gradient comes from zonal wavenumber 1
+      of the next row; Laplacian, vorticity and divergence are mean fluxes through the circle around the pole.
+    - **Edges** of a limited area: differences of three rows or columns, one-sided in the outermost row or column.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -66,7 +66,7 @@ class SphereDerivatives:
     def gradient(self, band: Band, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """Return the eastward and the northward derivative on `rows`, per metre.
 
-        `band` has the rows within `REACH` of `rows`, as for the other methods.
+        For this and the other methods, `band` must include all rows within `REACH` of `rows`.
         """
         east = self._east(band.rows(rows), rows, 1) / self._circle(rows)
         for end, k in self._pole_rows(rows):
@@ -110,19 +110,19 @@ class SphereDerivatives:
 
     def _circulation(self, along: Band, across: Band, rows: slice) -> np.ndarray:
         """Return the circulation around each cell divided by its area, from eastward and northward components."""
-        # Beyond a pole the component and the cosine of the continued latitude change sign, and their product does not.
+        # Beyond a pole, the component and the cosine of the continued latitude change sign, but their product does not.
         own = along.values * self._cos[along.first : along.first + len(along.values), None]
         around = self._around(Band(own, along.first), rows)
         result = self._east(across.rows(rows), rows, 1) - self._weighted(around, self._slope[rows])
         result /= self._circle(rows)
         for end, k in self._pole_rows(rows):
-            # The flow around the circle of the next row, divided by the area inside it.
+            # Circulation around the next row's circle of latitude, divided by the area inside the circle.
             ring, inner = around[k + REACH + (1 if end == 0 else -1)], 1 if end == 0 else -2
             result[k] = (1 if end == 0 else -1) * ring.mean() / (EARTH_RADIUS * (1 - abs(self._sin[inner])))
         return result
 
     def _row_weights(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights (H, 5) of the rows around each row in the first and the second derivative by latitude."""
+        """Return the weights (H, 5) of five rows around each row, for the first and second derivative by latitude."""
         H = self.grid.shape[0]
         around = np.full(H + 2 * REACH, np.nan)
         around[REACH:-REACH] = self._phi
@@ -136,7 +136,7 @@ class SphereDerivatives:
         for row in range(H):
             places = around[row : row + 2 * REACH + 1] - self._phi[row]
             known = np.flatnonzero(np.isfinite(places))
-            if len(known) < len(places):  # an edge: three rows, as central as possible
+            if len(known) < len(places):  # an edge: use the three nearest rows
                 known = known[np.argsort(abs(places[known]), kind="stable")[:3]]
             slope[row, known] = _difference_weights(places[known], 1)
             curvature[row, known] = _difference_weights(places[known], 2)
@@ -152,7 +152,7 @@ class SphereDerivatives:
         ]
 
     def _circle(self, rows: slice) -> np.ndarray:
-        """Return the radius of the circle of latitude of `rows`, (h, 1), metres; 1 in a row at the pole."""
+        """Return the radius of each row's circle of latitude, (h, 1), metres; 1 in a row at the pole."""
         return np.where(self._at_pole, 1, EARTH_RADIUS * self._cos)[rows, None]
 
     def _around(self, band: Band, rows: slice) -> np.ndarray:
@@ -167,7 +167,7 @@ class SphereDerivatives:
     def _beyond(self, band: Band, distance: int, end: int) -> np.ndarray:
         """Return the row (1, W) that is `distance` + 1 rows beyond the northern (0) or southern (1) edge.
 
-        Beyond the edge of a limited area it is zero: its weight is zero.
+        Beyond the edge of a limited area the row is zero, and its weight is zero too.
         """
         H, W = self.grid.shape
         over = self._across[end]
@@ -179,12 +179,12 @@ class SphereDerivatives:
         return opposite if W % 2 == 0 else (opposite + np.roll(row, W // 2 + 1, 1)) / 2
 
     def _weighted(self, around: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the sum of the rows around each row (h + 4, W), times their weights (h, 5)."""
+        """Return for each row the weighted sum of five rows; `around` is (h + 4, W), `weights` (h, 5)."""
         height = len(weights)
         return sum(weights[:, k, None] * around[k : k + height] for k in range(2 * REACH + 1))
 
     def _east(self, values: np.ndarray, rows: slice, order: int) -> np.ndarray:
-        """Return the first or the second derivative with respect to longitude (radians), by `order`."""
+        """Return the derivative of `order` 1 or 2 with respect to longitude (radians)."""
         out = np.empty_like(values)
         own = self._stride[rows]
         for stride in np.unique(own).tolist():
@@ -215,7 +215,7 @@ class SphereDerivatives:
         inner += far * (values[:, columns.further_east] + values[:, columns.further_west] - twice)
         if len(wide) == values.shape[1]:
             return inner
-        # At the edge of a limited area the centre is the next column inside.
+        # At the edge of a limited area, the difference is centred on a column further inside.
         centre = columns.centre
         to_east, to_west = 2 * np.sin(columns.to_east[centre] / 2), 2 * np.sin(columns.to_west[centre] / 2)
         here = values[:, centre]
@@ -252,10 +252,11 @@ class SphereDerivatives:
 
 
 class _Columns(NamedTuple):
-    """For each column: the columns some steps east and west, the angles to these, the centre of a second difference.
+    """For each column, the columns that its differences use.
 
-    `wide` are the columns with neighbours at twice the distance, `further_east` and `further_west`. `slope` and
-    `curvature` are the weights of the nearer and the further neighbours in their derivatives.
+    `east` and `west` are its neighbours, `to_east` and `to_west` the angles to them, and `centre` is the centre of a
+    second difference. `wide` are the columns that also have neighbours at twice the distance, `further_east` and
+    `further_west`; `slope` and `curvature` are the weights of the near and the far neighbours in their derivatives.
     """
 
     east: np.ndarray
@@ -271,7 +272,7 @@ class _Columns(NamedTuple):
 
 
 def _difference_weights(places: np.ndarray, order: int) -> np.ndarray:
-    """Return the weights of values at `places` in the derivative at 0, exact for polynomials up to their number."""
+    """Return weights of values at n `places` for the derivative at 0, exact for polynomials of degree below n."""
     powers = np.arange(len(places))
     scale = abs(places).max()
     right = np.where(powers == order, factorial(order), 0)

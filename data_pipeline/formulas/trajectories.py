@@ -1,4 +1,4 @@
-"""Backward trajectories of the air on the globe, and the values of fields where they begin."""
+"""Backward trajectories of air on the globe, and values of fields at their departure points."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS
 from data_pipeline.grid import Grid
 
 SUBSTEP_SECONDS = 6 * 3600
-"""Longest step of a trajectory: air at 50 m s⁻¹ moves 10° in it."""
+"""Longest step of a trajectory; in this time, air at 50 m s⁻¹ moves 10°."""
 BEYOND = 2
-"""Rows that a field is continued by across each pole: as many as cubic interpolation reads."""
+"""Rows by which a field is continued across each pole, as many as cubic interpolation reads."""
 
 
 class Trajectories:
-    """Where the air at the points of a global `grid` was some time before, in spherical geometry.
+    """Finds where the air at the points of a global `grid` was some time earlier, in spherical geometry.
 
-    Winds change linearly in time between two fields. A step is the midpoint rule, a second-order Runge-Kutta method:
-    the wind at a place gives the place half a step before, and the wind there gives the place a step before. Places
-    are unit vectors and winds are interpolated as vectors in space, so a pole is a place like any other.
+    Between two wind fields, the wind changes linearly in time. A step follows the midpoint rule, a second-order
+    Runge-Kutta method: the wind at a place gives the place half a step earlier, and the wind at that midpoint gives the
+    place a full step earlier. Places are unit vectors, and winds are interpolated as three-dimensional vectors, so the
+    poles need no special treatment.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -32,7 +33,7 @@ class Trajectories:
         phi, lam = np.radians(grid.latitudes), np.radians(grid.longitudes)
         self._north = [over[0] + k for k in reversed(range(BEYOND))]
         self._south = [H - 1 - over[1] - k for k in range(BEYOND)]
-        # Minus the latitude increases with the row, also in the rows beyond the poles.
+        # The negative latitude increases with the row number, also in the rows beyond the poles.
         self._down = -np.concatenate([np.pi - phi[self._north], phi, -np.pi - phi[self._south]])
         self._first, self._step = lam[0], 2 * np.pi / W
         east = np.stack([-np.sin(lam), np.cos(lam), np.zeros(W)])[:, None]
@@ -44,7 +45,7 @@ class Trajectories:
     def departures(
         self, now: tuple[np.ndarray, np.ndarray], before: tuple[np.ndarray, np.ndarray], seconds: float
     ) -> np.ndarray:
-        """Return the places (3, H, W), unit vectors, where the air was `seconds` before.
+        """Return the places (3, H, W), unit vectors, where the air was `seconds` earlier.
 
         `now` and `before` are the components (H, W) of the wind at both times, m s⁻¹.
         """
@@ -67,7 +68,7 @@ class Trajectories:
     def _interpolated(self, fields: np.ndarray, places: np.ndarray, cubic: bool) -> np.ndarray:
         """Return fields (K, H, W) at `places`, linear or cubic (Lagrange) in latitude and longitude."""
         K, _, W = fields.shape
-        # With an odd number of columns the opposite meridian is half-way between two.
+        # With an odd number of columns, the opposite meridian lies half-way between two columns.
         beyond = (np.roll(fields, W // 2, 2) + np.roll(fields, (W + 1) // 2, 2)) / 2
         padded = np.concatenate([beyond[:, self._north], fields, beyond[:, self._south]], 1).reshape(K, -1)
         down = -np.arcsin(np.clip(places[2], -1, 1))
@@ -91,7 +92,7 @@ def _on_sphere(places: np.ndarray) -> np.ndarray:
 
 
 def _lagrange(distances: list[np.ndarray]) -> list[np.ndarray]:
-    """Return the weight of the value at each of some `distances` in the value at distance 0."""
+    """Return Lagrange weights of values at `distances` for the interpolated value at distance 0."""
     weights = []
     for k, own in enumerate(distances):
         weight = np.ones_like(own)

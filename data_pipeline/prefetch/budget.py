@@ -1,4 +1,4 @@
-"""Budget: how many bytes and threads a run may use for caching samples and reading them ahead; that of this machine."""
+"""Budget: how many bytes and threads a run may use to cache samples and read them ahead; a default for this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from data_pipeline.common.messages import format_size
 from data_pipeline.common.threads import BUDGET, ranks_here
 
 MEMORY_SHARE = 4
-"""By default a rank caches samples in a fourth of its share of the machine's memory."""
+"""By default, a rank uses a fourth of its share of the machine's memory to cache samples."""
 LEAST_THREADS = 2
-"""With one thread, reading would wait while a sample is written to a disk cache."""
+"""Least number of reader threads; a single thread would not read while it writes a sample to the disk cache."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Budget:
     """Bytes of the staging buffer, of samples cached in memory and of samples cached on a local disk; reader threads.
 
     The staging buffer holds the next samples; memory and disk cache samples that will be read again. The batch in use
-    and the following batch need memory besides. `disk_folder` is on a local disk; one run uses it at a time.
+    and the following batch need additional memory. `disk_folder` is on a local disk; one run uses it at a time.
     """
 
     staging_bytes: int = 1_000_000_000
@@ -66,10 +66,11 @@ def machine_budget(
     disk_folder: str | None = None,
     threads: int | None = None,
 ) -> Budget:
-    """Return the budget of this rank, the options `data.cache`; None for memory and threads follow the machine.
+    """Return the budget of this rank from the options `data.cache`; memory and threads default to a machine's share.
 
-    Threads are the processors of this rank. Memory is a fourth of that of the machine, container or batch job, divided
-    among the ranks here. It follows from the total, not from the free memory, so that equal machines choose the same.
+    The default number of threads is the rank's number of processors. The default memory is a fourth of the memory of
+    the machine, container or batch job, divided among the ranks on it. It depends on the total memory, not on the free
+    memory, so that equal machines choose the same.
     """
     memory = total_memory() // MEMORY_SHARE // ranks_here() if memory_bytes is None else memory_bytes
     count = max(LEAST_THREADS, BUDGET.total) if threads is None else threads

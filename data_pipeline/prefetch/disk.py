@@ -1,6 +1,6 @@
-"""DiskTier: samples cached in a folder of a local disk, checked at every read and reused by the next run.
+"""DiskTier: caches samples in a folder on a local disk; the next run can reuse them. Every read checks a checksum.
 
-`encode_sample` and `decode_sample` turn a sample into bytes with a checksum and back; ranks exchange the same bytes.
+`encode_sample` and `decode_sample` convert a sample to bytes with a checksum and back; ranks exchange the same bytes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from data_pipeline.sample import Sample
 
 _MAGIC = b"dwsampl1"
 _PREFIX = struct.Struct("<8sIQ")
-"""Magic, checksum of all bytes that follow the prefix, number of these bytes."""
+"""Magic, checksum of all bytes after the prefix, number of these bytes."""
 _HEADER_BYTES = 1024
 _ALIGNMENT = 64
 _ENCODED = tuple(name for name in Sample._fields if name != "static")
-"""All fields but the static ones, which are the same in all samples of a data set."""
+"""All tensors of a sample but the static fields, which are the same in all samples of a data set."""
 SAMPLE_OVERHEAD = _HEADER_BYTES + len(_ENCODED) * _ALIGNMENT
-"""Encoding adds at most this number of bytes to those of the fields."""
+"""Most bytes that encoding adds to the bytes of the tensors."""
 _KEY_FILE = "key.json"
 
 
 def encode_sample(sample: Sample) -> list[memoryview]:
-    """Return the bytes of a sample in pieces, without copying its fields."""
+    """Return the encoded sample as pieces of bytes, without copying its tensors."""
     arrays = [np.ascontiguousarray(getattr(sample, name).numpy()) for name in _ENCODED]
     shapes = [getattr(sample, name).shape for name in _ENCODED]
     description = json.dumps([(array.dtype.str, shape) for array, shape in zip(arrays, shapes, strict=True)])
@@ -50,7 +50,7 @@ def encode_sample(sample: Sample) -> list[memoryview]:
 
 
 def decode_sample(data: bytearray, static: torch.Tensor) -> Sample | None:
-    """Return the sample whose encoded fields are in `data`, without copying them; None if the bytes are damaged."""
+    """Return the sample that is encoded in `data`, without copying its tensors; None if the bytes are damaged."""
     if len(data) < _HEADER_BYTES:
         return None
     magic, checksum, size = _PREFIX.unpack_from(data)
@@ -73,7 +73,7 @@ class DiskTier:
     """Caches the samples `wanted` of one data set; samples of other data sets are removed from the folder.
 
     One process at a time may use the folder; the kernel releases the lock when the process ends. Samples are not
-    flushed to the device: their checksums reveal samples that a power cut left incomplete.
+    flushed to the device; checksums detect samples that a power failure left incomplete.
     """
 
     def __init__(self, folder: str | Path, fingerprint: str, wanted: Collection[int], sample_bytes: int) -> None:
@@ -94,14 +94,14 @@ class DiskTier:
             raise InputError(
                 f"data.cache.disk_folder: another run is using {folder}; choose another folder or wait until it ends"
                 if isinstance(error, BlockingIOError)
-                # Without a lock, samples of another run could take the place of this run's samples.
+                # Without a lock, another run could overwrite this run's samples.
                 else f"data.cache.disk_folder: cannot lock {folder} ({error.strerror}); choose a folder on a local disk"
             ) from None
         self._writing = True
         self._present = self._keep_wanted_files(fingerprint)
 
     def _keep_wanted_files(self, fingerprint: str) -> set[int]:
-        """Remove sample files of other data and unwanted ones; return the numbers of the remaining samples."""
+        """Remove unwanted sample files and sample files of other data; return the numbers of the remaining samples."""
         key = self._folder / _KEY_FILE
         try:
             same_data = json.loads(key.read_text()) == {"fingerprint": fingerprint}
@@ -131,7 +131,7 @@ class DiskTier:
         return len(self._present)
 
     def read_bytes(self, index: int) -> bytearray | None:
-        """Return the encoded sample without checking it, or None if it is not here."""
+        """Return the encoded sample without checking it, or None if it is not cached."""
         if index not in self._present:
             return None
         try:
@@ -147,7 +147,7 @@ class DiskTier:
             return None
 
     def get(self, index: int, static: torch.Tensor) -> Sample | None:
-        """Return a sample, or None if it is absent or damaged; a damaged one is removed and can be put again."""
+        """Return a sample, or None if it is absent or damaged; a damaged sample is removed and can be put again."""
         data = self.read_bytes(index)
         sample = decode_sample(data, static) if data is not None else None
         if sample is None:
@@ -157,7 +157,7 @@ class DiskTier:
         return sample
 
     def put(self, index: int, sample: Sample) -> None:
-        """Write a wanted sample. After a failed write nothing more is written: the run continues without this cache."""
+        """Write a wanted sample. After a failed write, no more samples are written and the run continues."""
         pieces = encode_sample(sample)
         with self._mutex:
             if not self._writing or index in self._present or index not in self._wanted:

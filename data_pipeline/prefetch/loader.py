@@ -16,9 +16,9 @@ from data_pipeline.sample import Sample
 class Prefetcher:
     """Yields one epoch of `order` per iteration; the threads do not affect the order of the batches.
 
-    Only the latest iteration gets batches: an earlier one that was left neither ends it nor takes batches from it.
-    Reading ahead continues across the end of an epoch. `state_dict` and `load_state_dict` follow Lightning's protocol
-    of stateful data loaders: an interrupted epoch continues with its remaining batches.
+    Only the latest iteration gets batches; an earlier iteration that was abandoned does not affect it. Reading ahead
+    continues across the end of an epoch. `state_dict` and `load_state_dict` follow Lightning's protocol of stateful
+    data loaders: an interrupted epoch continues with its remaining batches.
 
     Set `pin` before the first batch to get batches in pinned memory, from which a GPU copies them while it computes.
     """
@@ -56,11 +56,11 @@ class Prefetcher:
 
     @property
     def bytes_to_come(self) -> int:
-        """Bytes by which caches and staging buffer may still grow."""
+        """Bytes by which the caches and the staging buffer may still grow."""
         return self._tiers.bytes_to_come
 
     def __iter__(self) -> Iterator[Sample]:
-        # Nothing is read before the first batch is requested: Lightning makes an iterator, then sets the epoch.
+        # Reading starts when the first batch is requested, because Lightning sets the epoch after making the iterator.
         if self._step >= len(self):
             self._step = 0
         step, epoch = self._step, self._epoch
@@ -83,7 +83,7 @@ class Prefetcher:
                 staging.close()
 
     def _staging_at(self, epoch: int, step: int) -> Staging:
-        """Return the running threads if their next batch is that step, else start new ones."""
+        """Return the running staging if its next batch is this step of the epoch, else start a new one."""
         if self._staging is not None and self._next == (epoch, step) and not self._staging.closed:
             return self._staging
         self.close()
@@ -97,7 +97,7 @@ class Prefetcher:
         return {"epoch": self._epoch, "step": self._step, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved position, on any number of ranks; the position must be of the same order."""
+        """Continue from a saved position, on any number of ranks; it must have been saved with the same order."""
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise InputError(

@@ -1,6 +1,6 @@
-"""The order in which a run reads its samples, and the samples that each rank therefore caches.
+"""The order in which a run reads its samples, and the samples that each rank caches.
 
-Both follow from the seed, so every rank computes them for all ranks without any messages. The placement is that of
+The seed determines both, so every rank computes them for all ranks without exchanging messages. The placement follows
 NoPFS (Dryden et al. 2021, doi:10.1145/3458817.3476181): the samples that a rank reads most go to its fastest tier.
 """
 
@@ -20,11 +20,11 @@ NEVER_READ = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """One permutation of `count` samples per epoch, cut into batches, each of which is divided among `ranks`.
+    """One permutation of `count` samples per epoch, cut into batches; each batch is divided among `ranks`.
 
-    Seed and epoch determine the permutation. Batch b of an epoch holds its positions [bB, (b + 1)B); rank i of N takes
-    the i-th block of ceil(size / N) of them. If the last batch is too small for all ranks, some ranks get no sample of
-    it but take the step with the others. Without `shuffle` every epoch is in the order of the data set.
+    Seed and epoch determine the permutation. Batch b of an epoch holds positions [bB, (b + 1)B) of the permutation;
+    rank i of N takes the i-th block of ceil(size / N) positions. If the last batch is too small for all ranks, some
+    ranks get no sample but take the step with the others. Without `shuffle`, every epoch has the order of the data set.
 
     >>> [batch.tolist() for batch in SampleOrder(5, batch_size=2, shuffle=False).batch_indices()]
     [[0, 1], [2, 3], [4]]
@@ -54,14 +54,14 @@ class SampleOrder:
         return -(-self.count // self.batch_size)
 
     def permutation(self, epoch: int) -> np.ndarray:
-        """Return the sample at each position of an epoch (count,)."""
+        """Return the number of the sample at each position of an epoch, (count,)."""
         if not self.shuffle:
             return np.arange(self.count)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         return torch.randperm(self.count, generator=generator).numpy()
 
     def reading_ranks(self) -> np.ndarray:
-        """Return the rank that reads each position of an epoch (count,); it is the same in every epoch."""
+        """Return the rank that reads each position of an epoch, (count,); it is the same in every epoch."""
         positions = np.arange(self.count)
         start = positions - positions % self.batch_size
         size = np.minimum(self.batch_size, self.count - start)
@@ -79,7 +79,7 @@ class SampleOrder:
 
 @dataclass(frozen=True)
 class Reads:
-    """How often each of N ranks reads each of F samples in all epochs, and when for the first time; both (N, F)."""
+    """How often, and when first, each of N ranks reads each of F samples in all epochs; both arrays are (N, F)."""
 
     counts: np.ndarray
     """Number of reads."""
@@ -94,7 +94,7 @@ class Reads:
         rank, positions = order.reading_ranks(), np.arange(order.count)
         for epoch in range(order.epochs):
             sample = order.permutation(epoch)
-            # An epoch reads each sample once, so no pair (rank, sample) occurs twice in this addition.
+            # An epoch reads each sample once, so no pair (rank, sample) occurs twice in this indexed addition.
             counts[rank, sample] += 1
             first[rank, sample] = np.minimum(first[rank, sample], epoch * order.count + positions)
         return cls(counts, first)
@@ -105,15 +105,18 @@ class Placement:
     """The samples that one rank caches."""
 
     tier: np.ndarray
-    """(F,) index of the tier that caches each sample, fastest first; -1 for none."""
+    """(F,) index of the tier that caches each sample, 0 for the fastest tier; -1 if the sample is not cached."""
     fetch_order: np.ndarray
-    """The cached samples in the order of their first read, in which they are fetched."""
+    """The cached samples in the order of their first read; they are fetched in this order."""
     position: np.ndarray
-    """(F,) position of each sample in `fetch_order`; -1 for none."""
+    """(F,) position of each sample in `fetch_order`; -1 if the sample is not cached."""
 
     @classmethod
     def from_reads(cls, counts: np.ndarray, first: np.ndarray, capacities: Sequence[int]) -> Placement:
-        """Fill tiers of `capacities` samples, fastest first, by number of reads and then by first read."""
+        """Fill tiers that hold `capacities` samples, the fastest tier first.
+
+        Samples that are read more often come first, then samples that are read earlier.
+        """
         ranking = np.lexsort((first, -counts))
         ranking = ranking[counts[ranking] > 0]
         tier = np.full(len(counts), -1, np.int8)

@@ -1,8 +1,8 @@
-"""Peers: samples from the caches of other ranks, over plain TCP.
+"""Peers: fetch samples from the caches of other ranks, over plain TCP.
 
-A peer that is dead, slow or without the sample costs a bounded time: the caller then reads the archive. Messages hold
-only numbers and a checksum. Every request and every response proves that its sender knows the secret of the run, which
-is never sent; a program without it gets no response.
+A request to a peer that is dead, slow or lacks the sample takes a bounded time; the caller then reads the archive.
+Messages hold only numbers and a checksum. Every request and every response proves that its sender knows the secret of
+the run. The secret itself is never sent, and a program without it gets no response.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Protocol
 from torch.distributed import Store
 
 Lookup = Callable[[int], Sequence[memoryview] | None]
-"""Returns the encoded bytes of a sample from this rank's cache, or None."""
+"""Function that returns the encoded bytes of a sample from this rank's cache, or None."""
 Address = tuple[str, int]
 
 _REQUEST = struct.Struct("<16sQ32s")
-"""Random bytes, number of the sample, and the proof of both."""
+"""Random bytes, number of the sample, and an HMAC of both."""
 _RESPONSE = struct.Struct("<Q32s")
-"""Number of bytes that follow, 0 if the sample is not cached; proof of it and of the request's random bytes."""
+"""Number of bytes that follow (0 if the sample is not cached), and an HMAC of it and the request's random bytes."""
 _MAX_SAMPLE_BYTES = 2**40
-"""A response that announces more is wrong."""
+"""Most bytes that a valid response announces."""
 _SECRET_BYTES = 32
 
 
@@ -39,10 +39,10 @@ def _proof(secret: bytes, what: bytes, nonce: bytes, number: int) -> bytes:
 
 
 class Peers(Protocol):
-    """The other ranks as `Tiers` uses them."""
+    """Protocol of the other ranks, from which `Tiers` fetches samples."""
 
     def serve(self, lookup: Lookup) -> None:
-        """Start to respond to other ranks with the samples of `lookup`."""
+        """Start to serve samples to other ranks; `lookup` returns a sample."""
 
     def fetch(self, rank: int, index: int) -> bytearray | None:
         """Return the encoded bytes of a sample from the cache of `rank`, or None; within a bounded time."""
@@ -52,10 +52,10 @@ class Peers(Protocol):
 
 
 class SocketPeers:
-    """Exchanges samples over TCP: one server thread and one connection per request, cheap beside megabytes of sample.
+    """Exchanges samples over TCP, with one server thread and one connection per request; samples take megabytes.
 
-    All ranks of a run have the same `secret`. The server listens at the address `bind` only. A request takes at most
-    `timeout` seconds. After a failure a rank is not asked for `pause` seconds.
+    All ranks of a run have the same `secret`. The server listens only at the address `bind`. A request takes at most
+    `timeout` seconds. After a failed request, the rank gets no request for `pause` seconds.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SocketPeers:
         self._paused_until: dict[int, float] = {}
         self._server = _Server(bind, _Handler)
         self._server.secret, self._server.timeout_s = secret, timeout
-        # The server responds from now on, so that an early request gets "not cached" and not a failed connection.
+        # The server starts now, so that an early request is answered "not cached" instead of failing to connect.
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="peers", daemon=True).start()
 
     @property
@@ -88,10 +88,10 @@ class SocketPeers:
         timeout: float = 10.0,
         pause: float = 30.0,
     ) -> SocketPeers:
-        """Listen at any free port of the interface with the address `host`, through which the other ranks connect.
+        """Listen at any free port of the interface with the address `host`, to which the other ranks connect.
 
-        Addresses, and the secret that the first rank makes, are exchanged through a store of `torch.distributed`. Ranks
-        with the same `key` have the same samples.
+        The ranks exchange their addresses, and the secret that the first rank makes, through a store of
+        `torch.distributed`. Ranks with the same `key` have the same samples.
         """
         place = f"prefetch/{key}"
         if rank == 0:
@@ -104,7 +104,7 @@ class SocketPeers:
         return peers
 
     def serve(self, lookup: Lookup) -> None:
-        """Start to respond to other ranks with the samples of `lookup`."""
+        """Start to serve samples to other ranks; `lookup` returns a sample."""
         self._server.lookup = lookup
 
     def fetch(self, rank: int, index: int) -> bytearray | None:
@@ -140,7 +140,7 @@ class _Server(socketserver.ThreadingTCPServer):
     lookup: Lookup | None = None
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore a failed connection: only the other side is affected, and it falls back to the archive."""
+        """Ignore a failed connection, because the rank at the other end then reads the archive."""
 
 
 class _Handler(socketserver.BaseRequestHandler):

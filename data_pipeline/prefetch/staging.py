@@ -1,4 +1,4 @@
-"""Staging: threads that fetch samples in the order of the run ahead of the training, and make batches of them."""
+"""Staging: threads fetch samples ahead of the training, in the order of the run, and make batches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from data_pipeline.sample import Sample
 SLOTS_PER_THREAD = 2
 """Slots of the buffer for each thread at the start."""
 SAMPLES_PER_SLOT = 4
-"""Number of samples that leave the buffer before it gets a further slot."""
+"""Number of samples that leave the buffer before it gets one more slot."""
 JOIN_TIMEOUT = 5.0
-"""Seconds to wait for each thread at the end."""
+"""Most seconds that `close` waits for each thread."""
 
 
 class _Failure(NamedTuple):
-    """Takes the place of a sample or batch that could not be read."""
+    """The error that stands for a sample or batch that could not be read."""
 
     error: BaseException
 
@@ -36,12 +36,12 @@ class ClosedError(Exception):
 class Staging:
     """A buffer of the next samples, at most `slots`, and one finished batch.
 
-    The buffer starts with a few slots and grows while samples leave it. A further slot needs fresh memory, which the
-    operating system clears in 17 to 50 ms of CPU time for 23 MB; reading into the memory of an earlier sample takes 5
-    to 10. A buffer that is filled at once therefore delays the first steps.
+    The buffer starts with a few slots and grows as samples leave it. Each new slot needs new memory: the operating
+    system clears 23 MB in 17 to 50 ms of CPU time, while reading into the memory of an earlier sample takes 5 to 10 ms.
+    A buffer that was filled at once would therefore delay the first steps.
 
-    Threads that find the buffer full fill the tiers meanwhile. A sample leaves the buffer when its batch is made. An
-    error while reading is raised by `batch` when the batch of that sample is due, with its traceback.
+    While the buffer is full, threads fill the tiers. A sample leaves the buffer when its batch is made. If a sample
+    cannot be read, `batch` raises the error, with its traceback, when the batch of this sample is due.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Staging:
         self._sizes: deque[int] = deque()
         self._staged: dict[int, Sample | _Failure] = {}
         self._claimed = self._taken = 0
-        # A queue of its own, so that the training does not compete with the reader threads for the condition.
+        # A separate queue, so that the training does not compete with the reader threads for the condition.
         self._ready: SimpleQueue[Sample | _Failure] = SimpleQueue()
         self._requested = threading.Semaphore(1)
         self._ended = self._closed = False
@@ -82,10 +82,10 @@ class Staging:
         return batch
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop the threads, each after its current read. A caller waiting in `batch` gets `error`.
+        """Stop the threads after their current reads. A caller waiting in `batch` gets `error`.
 
-        Waits for the threads, because a thread inside a library when Python exits crashes it; but only for a limited
-        time, because a thread may hang.
+        This waits for the threads, because Python crashes at exit if a thread is inside a library; but it waits only
+        for a limited time, because a thread may hang.
         """
         with self._changed:
             self._closed = True
@@ -99,14 +99,14 @@ class Staging:
 
     @property
     def _open_slots(self) -> int:
-        """Number of samples that the buffer may hold by now."""
+        """Number of samples that the buffer may hold at present."""
         return min(self._slots, SLOTS_PER_THREAD * self._fetching + self._taken // SAMPLES_PER_SLOT)
 
     def _claim(self) -> tuple[int, int] | None:
         """Return position and number of the next sample to fetch; None if the buffer is full or all are claimed."""
         if self._claimed - self._taken >= self._open_slots:
             return None
-        # A batch without samples, of a step in which this rank has none, is not the end.
+        # An empty batch does not mean the end: in this step, this rank has no samples.
         while not self._upcoming and not self._ended:
             indices = next(self._batch_indices, None)
             if indices is None:
@@ -186,7 +186,7 @@ class Staging:
             return _Failure(error)
 
     def _take(self, count: int) -> Iterator[Sample]:
-        """Yield the next `count` samples, without keeping them: their memory is for the threads that fetch."""
+        """Yield the next `count` samples without keeping references, so that reader threads can reuse their memory."""
         for _ in range(count):
             with self._changed:
                 self._changed.wait_for(lambda: self._taken in self._staged or self._closed)
@@ -203,7 +203,7 @@ class Staging:
     def _batch_without_truth(self) -> Sample | _Failure:
         """Return one sample without its truth, for a rank that has no sample in a step that all ranks take.
 
-        A batch of no samples would not do: few layers accept one.
+        An empty batch is not possible, because few layers accept one.
         """
         try:
             sample = self._tiers.fetch(0)

@@ -1,4 +1,4 @@
-"""Tiers: a data set whose samples come from memory, a local disk, another rank or the archive, whichever is fastest.
+"""Tiers: a data set that reads each sample from memory, a local disk, another rank or the archive, the fastest first.
 
 Each tier caches the samples that this rank reads most (`order.Placement`), within its budget.
 """
@@ -28,23 +28,23 @@ Storage = Literal["disk", "peer", "archive"]
 
 IN_MEMORY, ON_DISK = 0, 1
 BAND_STAGING_BYTES = 2**26
-"""Size of the staging buffer while a fit reads some rows of all samples."""
+"""Size of the staging buffer while a fit reads a band of rows of all samples."""
 PEER_MARGIN = 20
 """A peer is asked for a sample at position p of its fetch order once this rank caches p + PEER_MARGIN samples."""
 
 EXPECTED_RATES: dict[Storage, float] = {"disk": 2e9, "peer": 1e9, "archive": 2e8}
-"""Bytes per second until there is a measurement. Memory needs none: it is always the fastest."""
+"""Assumed bytes per second until there is a measurement. Memory is not listed: it is always the fastest."""
 PAST_WEIGHT = 0.9
 """Weight of the past in the running mean of measured rates."""
 RECHECK_INTERVAL = 50
-"""A storage that this number of choices passed over is tried once more: a busy archive may be idle by then."""
+"""A storage that was not chosen this many times is tried once more: a busy archive may be idle by then."""
 
 
 class Samples(Protocol):
     """A data set that can be cached: its samples have one size and can be read from several threads."""
 
     fingerprint: str
-    """Changes whenever a sample changes."""
+    """A hash that changes whenever a sample changes."""
     static: Tensor
     """(S, H, W) static fields, the same in all samples."""
 
@@ -58,7 +58,7 @@ class Samples(Protocol):
 
 
 class ReadRates:
-    """Bytes per second of every storage as one thread measures them, contention included."""
+    """Bytes per second of every storage, measured by one thread, so they include contention."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class ReadRates:
         return self._rates.get(storage, EXPECTED_RATES[storage])
 
     def choose(self, storages: Collection[Storage]) -> Storage:
-        """Return the fastest of `storages`, or one that was passed over `RECHECK_INTERVAL` times, to measure it."""
+        """Return the fastest of `storages`; remeasure a storage that was not chosen `RECHECK_INTERVAL` times."""
         with self._lock:
             best = max(storages, key=self.rate)
             for storage in storages:
@@ -93,7 +93,7 @@ class ReadRates:
 
 
 class _Rows(Dataset[Sample]):
-    """Some rows of the samples of `tiers`, from its memory where the whole sample is cached there."""
+    """A band of rows of the samples of `tiers`, taken from its memory if the whole sample is cached there."""
 
     def __init__(self, tiers: Tiers, rows: slice) -> None:
         dataset = tiers._dataset
@@ -115,8 +115,8 @@ class _Rows(Dataset[Sample]):
 class Tiers(Dataset[Sample]):
     """The samples of `dataset`, read once and then cached within `budget`.
 
-    `order` determines which samples are read most; without it the first ones are cached. `name` distinguishes the disk
-    folders of the data sets of a run. With `peers`, samples that other ranks cache are fetched from them.
+    `order` determines which samples are read most; without it, the first samples are cached. `name` distinguishes the
+    disk folders of the data sets of a run. With `peers`, samples can also come from the caches of other ranks.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class Tiers(Dataset[Sample]):
         return sample
 
     def times(self) -> tuple[Tensor, Tensor]:
-        """Return initial time and lead time of all samples, both (N,)."""
+        """Return start and lead time of all samples, both (N,)."""
         return forecast_times(cast(Dataset[Sample], self._dataset))
 
     def band(self, rows: slice) -> Tiers:
-        """Return some `rows` of the same samples; they are not cached, and the staging buffer is small."""
+        """Return the same samples cut to a band of `rows`; they are not cached, and the staging buffer is small."""
         samples = _Rows(self, rows)
         staging = max(min(self.budget.staging_bytes, BAND_STAGING_BYTES), samples.nbytes + SAMPLE_OVERHEAD)
         return Tiers(
@@ -173,7 +173,7 @@ class Tiers(Dataset[Sample]):
         )
 
     def fetch(self, index: int) -> Sample:
-        """Return a sample from the fastest storage; threads that need the same sample read it once."""
+        """Return a sample from the fastest storage; if several threads need the same sample, one of them reads it."""
         with self._lock:
             if (cached := self._memory.get(index)) is not None:
                 return cached
@@ -198,7 +198,7 @@ class Tiers(Dataset[Sample]):
                 del self._pending[index]
 
     def write_to_disk(self, index: int, sample: Sample) -> None:
-        """Write a fetched sample to the disk tier if it belongs there; apart from `fetch`, which others wait for."""
+        """Write a fetched sample to the disk tier if it belongs there; not part of `fetch`, for which threads wait."""
         if self._disk is not None and self._own.tier[index] == ON_DISK and index not in self._disk:
             self._disk.put(index, sample)
 
@@ -217,7 +217,7 @@ class Tiers(Dataset[Sample]):
 
     @property
     def cached_count(self) -> int:
-        """Number of samples that are cached by now."""
+        """Number of samples that are cached at present."""
         return len(self._memory) + (len(self._disk) if self._disk is not None else 0)
 
     @property
@@ -236,7 +236,7 @@ class Tiers(Dataset[Sample]):
         return [memoryview(data)] if data is not None else None
 
     def _read(self, index: int) -> Sample:
-        """Read a sample that is not in memory; if a storage fails, the next fastest is tried."""
+        """Read a sample that is not in memory; if a storage fails, try the next fastest."""
         readers: dict[Storage, Callable[[], Sample | None]] = {"archive": lambda: self._dataset[index]}
         if (disk := self._disk) is not None and index in disk:
             readers["disk"] = lambda: disk.get(index, self.static)
@@ -249,7 +249,7 @@ class Tiers(Dataset[Sample]):
                 return sample
 
     def _peer_with(self, index: int) -> int | None:
-        """Return a rank that probably caches the sample by now, if possible in its fastest tier."""
+        """Return a rank that probably caches the sample already, preferably in its fastest tier."""
         if self._peers is None:
             return None
         done = self._filled >= len(self._own.fetch_order)
@@ -260,7 +260,7 @@ class Tiers(Dataset[Sample]):
             and placement.position[index] >= 0
             and (done or placement.position[index] + PEER_MARGIN <= self.cached_count)
         ]
-        # Among equal ranks the choice rotates with the sample, so that requests are spread evenly.
+        # Among equally fast ranks, the choice rotates with the sample, so that requests are spread evenly.
         return min(
             ready,
             key=lambda other: (self._placements[other].tier[index], (other - index) % len(self._placements)),
@@ -289,7 +289,7 @@ class Tiers(Dataset[Sample]):
 
 
 def run_key(dataset: Samples, order: SampleOrder) -> str:
-    """Return a key of data and order; ranks exchange samples only if their keys are equal."""
+    """Return a key of data set and order; ranks exchange samples only if their keys are equal."""
     return hash_of(dataset.fingerprint, astuple(order))
 
 

@@ -1,4 +1,4 @@
-"""Bringing fields to another grid: weights between two grids, and the grids that options name.
+"""Regridding: weights between two grids, and the grids that options name.
 
 `weights` combines the one-dimensional weights of `axis`; `target` finds the grid that `data.archive.grid` names.
 """

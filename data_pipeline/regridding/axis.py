@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 SNAP = 1e-6
-"""A wanted point this close to a given point, in steps between points, is that point."""
+"""A wanted point closer than this to a given point, in units of the distance between points, coincides with it."""
 
 
 class Weights1D(NamedTuple):
-    """Each of n results is the sum over k of `weight[k] * values[position[k]]`, both (K, n).
+    """Positions and weights (K, n) of n results: a result is the sum over k of `weight[k] * values[position[k]]`.
 
     The weights of a result sum to one. Where a weight is 0, its position repeats another position of the result, so
-    that a missing value beside a result never reaches it.
+    that a missing value at a neighbouring position does not make the result missing.
     """
 
     position: np.ndarray
@@ -24,7 +24,8 @@ class Weights1D(NamedTuple):
 def interpolate(points: np.ndarray, wanted: np.ndarray, period: float | None = None) -> Weights1D:
     """Return weights of linear interpolation from increasing `points` to `wanted`.
 
-    With a `period`, the first point follows the last. Without it, a wanted point beyond the ends gets the value there.
+    With a `period`, the first point follows the last. Without it, a wanted point beyond the ends gets the value at the
+    end.
     """
     count = len(points)
     if period:
@@ -41,8 +42,8 @@ def interpolate(points: np.ndarray, wanted: np.ndarray, period: float | None = N
 def overlap(edges: np.ndarray, low: np.ndarray, high: np.ndarray, period: float | None = None) -> Weights1D:
     """Return the share of each interval from `low` to `high` that lies between neighbouring `edges` (increasing).
 
-    With a `period`, the last edge is the first edge one period later. Parts of an interval beyond the edges are left
-    out: the weights of the covered part sum to one. Every interval must overlap at least one cell.
+    With a `period`, the last edge is the first edge one period later. Parts of an interval beyond the edges do not
+    count: the weights of the covered part sum to one. Every interval must overlap at least one cell.
     """
     count = len(edges) - 1
     if period:
@@ -55,7 +56,7 @@ def overlap(edges: np.ndarray, low: np.ndarray, high: np.ndarray, period: float 
     cell = np.minimum(first + np.arange((last - first).max() + 1)[:, None], last)
     length = np.minimum(high, edges[cell + 1]) - np.maximum(low, edges[cell])
     length[1:][cell[1:] == cell[:-1]] = 0
-    # Rounding leaves slivers of cells; without them, an interval that is one cell has one weight.
+    # Rounding leaves tiny overlaps. They are removed, so that an interval that equals one cell has one weight.
     length[length < SNAP * (high - low)] = 0
     if (length.sum(0) <= 0).any():
         raise ValueError("an interval overlaps no cell")

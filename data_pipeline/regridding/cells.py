@@ -8,7 +8,7 @@ from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 from data_pipeline.reduced_grid import ReducedGrid
 
 POLE_STEPS = 0.8
-"""Rows that end less than this many steps before a pole continue across it; on Gaussian grids it is 0.77 steps."""
+"""A grid continues across a pole if its last row is closer to it than this many steps; 0.77 on Gaussian grids."""
 
 
 def continues_across_pole(grid: Grid, end: int) -> bool:
@@ -23,10 +23,10 @@ def continues_across_pole(grid: Grid, end: int) -> bool:
 
 
 def latitude_edges(grid: Grid) -> np.ndarray:
-    """Return the latitudes between the cells of neighbouring rows (H + 1), north first.
+    """Return the latitudes of the edges of rows (H + 1), north first.
 
-    Edges are half-way between rows. Rows at the edge of a grid extend half a step further, and to the pole if no other
-    row would fit between.
+    Edges are half-way between rows. The outermost rows extend half a step further, or to the pole if no other row would
+    fit in between.
     """
     if isinstance(grid, ReducedGrid):
         return np.array(grid.edges)
@@ -38,7 +38,7 @@ def latitude_edges(grid: Grid) -> np.ndarray:
 
 
 def longitude_edges(grid: Grid) -> np.ndarray:
-    """Return the longitudes between neighbouring columns (W + 1), and half a step beyond the first and last column."""
+    """Return the longitudes of the edges of columns (W + 1): half-way between columns, half a step beyond the ends."""
     longitudes = np.array(grid.longitudes)
     edges = half_way(longitudes)
     if grid.periodic:
@@ -48,6 +48,6 @@ def longitude_edges(grid: Grid) -> np.ndarray:
 
 
 def half_way(points: np.ndarray) -> np.ndarray:
-    """Return the middles between neighbouring points, and the same distances beyond the first and last point."""
+    """Return the midpoints between neighbouring points, and a point half a step beyond each end."""
     middle = (points[:-1] + points[1:]) / 2
     return np.concatenate([[2 * points[0] - middle[0]], middle, [2 * points[-1] - middle[-1]]])

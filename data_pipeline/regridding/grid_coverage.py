@@ -11,7 +11,7 @@ from data_pipeline.regridding.cells import continues_across_pole
 
 
 def covered(source: Grid, latitudes: np.ndarray, longitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which latitudes, and which longitudes, lie between the points of `source`, or beside a pole."""
+    """Return which latitudes, and which longitudes, `source` covers: they lie between its points or beside a pole."""
     highest = 90.0 if continues_across_pole(source, 0) else source.latitudes[0]
     lowest = -90.0 if continues_across_pole(source, -1) else source.latitudes[-1]
     rows = (latitudes <= highest + COORDINATE_TOLERANCE) & (latitudes >= lowest - COORDINATE_TOLERANCE)
@@ -38,7 +38,7 @@ def refuse_uncovered(source: Grid, grid: Grid) -> None:
 
 
 def shared_points(grid: Grid, finer: Grid) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rows and columns of `finer` with the points of `grid`; None if `finer` lacks one of the points."""
+    """Return the rows and columns of `finer` that hold the points of `grid`; None if `finer` lacks a point."""
     if type(grid) is not Grid or type(finer) is not Grid:
         return None
     north = np.subtract.outer(grid.latitudes, finer.latitudes)

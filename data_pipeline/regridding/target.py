@@ -1,4 +1,4 @@
-"""TargetGrid: the grid on which fields are read, and how they are brought to it."""
+"""TargetGrid: the grid on which fields are read, and the method of regridding."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MINIMUM_DEGREES, MAXIMUM_DEGREES = 0.05, 45.0
 
 @dataclass(frozen=True)
 class TargetGrid:
-    """Fields are read on `grid`, by the weights of `method`.
+    """The grid on which fields are read, and the `method` that regrids them.
 
-    Without a method, fields are taken from the points that their own grid shares with `grid`; fields on a grid without
-    all these points keep their grid.
+    Without a method, values are taken from the field at the points of `grid`. If the field's own grid lacks one of
+    these points, the field keeps its grid.
     """
 
     grid: Grid
@@ -43,7 +43,7 @@ class TargetGrid:
 
 
 def check_grid_option(value: object) -> None:
-    """Raise `InputError` unless a value of `data.archive.grid` is None, a part of the archive, or degrees."""
+    """Raise `InputError` unless `data.archive.grid` is None, a part of the archive, or a number of degrees."""
     if value is None or value in PARTS:
         return
     if type(value) not in (int, float) or not MINIMUM_DEGREES <= value <= MAXIMUM_DEGREES:  # type: ignore[operator]
@@ -54,9 +54,10 @@ def check_grid_option(value: object) -> None:
 
 
 def regular_grid(degrees: float, sources: Sequence[Grid]) -> Grid:
-    """Return the points of the global grid with these steps that lie in the area of all `sources`.
+    """Return the regular grid with steps of `degrees` in the area that all `sources` cover.
 
-    The global grid has rows at both poles and a column at 0° east. Longitudes of an area begin at its western edge.
+    Its points belong to the global grid with rows at both poles and a column at 0° east. Longitudes begin at the
+    western edge of the area.
     """
     step = Fraction(degrees).limit_denominator(10_000)
     rows, columns = 180 / step, 360 / step
@@ -81,7 +82,7 @@ def regular_grid(degrees: float, sources: Sequence[Grid]) -> Grid:
 
 
 def _from_west(longitudes: np.ndarray, step: float) -> np.ndarray:
-    """Return longitudes that continue across 0° east if the area does: it begins after the widest gap."""
+    """Return increasing longitudes that begin after the widest gap, also if the area crosses 0° east."""
     gaps = np.diff(np.append(longitudes, longitudes[0] + 360))
     if (gaps < 1.5 * step).all():
         return longitudes

@@ -24,16 +24,16 @@ Method = Literal["conservative", "bilinear"]
 METHODS: tuple[Method, ...] = ("conservative", "bilinear")
 
 MINIMUM_SHARE = 0.5
-"""A value is missing if more than this share of its weights belongs to missing values, else the mean of the others."""
+"""A result is missing if more than this share of its weights is on missing values; else the other values are used."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The weights from a source grid to `grid`.
 
-    `along` (R, W): positions in the flat source field that give the values of R rows at the target's longitudes.
-    `between` (H): positions of these rows that give the target's rows. `across` (R): rows that lie beyond a pole, which
-    are the edge row, rotated by 180 degrees. `source_rows` (R): the row of the source.
+    `along` (R, W) holds weights of values in the flat source field, which give R rows at the target's longitudes.
+    `between` (H) holds weights of these rows, which give the target's rows. `source_rows` (R) are the source's rows.
+    `across` (R) marks rows beyond a pole; such a row is the edge row, rotated by 180 degrees.
     """
 
     grid: Grid
@@ -43,7 +43,7 @@ class Weights:
     source_rows: np.ndarray
 
     def rows_needed(self, rows: np.ndarray) -> slice:
-        """Return the rows of the source that the given rows of the target are made from."""
+        """Return the rows of the source that are needed for the given rows of the target."""
         used = self.source_rows[np.unique(self.between.position[:, rows])]
         return slice(int(used.min()), int(used.max()) + 1)
 
@@ -51,14 +51,14 @@ class Weights:
         """Return the given rows (h, W) of the target, float64, from the flat source `values`; NaN where missing.
 
         `values` begin at position `offset` of the source field. `parity` is -1 for components of vectors, whose sign
-        changes across a pole. Where values are missing, see `MINIMUM_SHARE`.
+        changes across a pole. `MINIMUM_SHARE` decides whether a result is missing.
         """
         there = np.isfinite(values)
         if there.all():
             return self._sum(values, rows, parity, offset)
         total = self._sum(np.where(there, values, 0), rows, parity, offset)
         share = self._sum(there.astype(np.float64), rows, 1, offset)
-        # Exactly one where nothing is missing, so that a value does not depend on the rest of the field.
+        # The share is exactly one where nothing is missing, so that a result does not depend on the rest of the field.
         share = np.where(share > 1 - 1e-9, 1.0, share)
         return np.where(share >= MINIMUM_SHARE - 1e-9, total / np.maximum(share, 1e-9), np.nan)
 
@@ -68,7 +68,7 @@ class Weights:
         index, weight = self.along.position[:, used], self.along.weight[:, used]
         if offset:
             index = index - offset
-        # `take` is three times as fast as indexing one axis of a field, and single precision would lose digits.
+        # `take` is three times as fast as indexing one axis of a field. Single precision would lose digits.
         lines = values.take(index[0]) * weight[0]
         for k in range(1, len(self.along.position)):
             lines += values.take(index[k]) * weight[k]
@@ -104,14 +104,14 @@ def weights_between(source: Grid, grid: Grid, method: Method) -> Weights:
 
 
 def _sines(grid: Grid) -> np.ndarray:
-    """Return minus the sines of the edges of rows, increasing: their differences are proportional to areas."""
+    """Return the negative sines of the latitudes of row edges; their differences are proportional to areas."""
     return -np.sin(np.radians(latitude_edges(grid)))
 
 
 def _along(source: Grid, grid: Grid, method: Method, *poles: int) -> Weights1D:
     """Return the weights along all rows of the source, as positions in its flat field.
 
-    For each of `poles`, the northern and southern edge row, one more row has the values at the opposite meridians.
+    `poles` are edge rows at a pole. For each of them, one more row holds the values at the opposite meridians.
     """
     rows = range(len(source.latitudes))
     lines = [(row, 0.0) for row in rows]
@@ -152,7 +152,7 @@ def _along_row(points: np.ndarray, periodic: bool, grid: Grid, method: Method, t
 
 
 def _padded(weights: Weights1D, count: int) -> Weights1D:
-    """Return the same weights with further weights of 0."""
+    """Return the weights padded to `count` per result; the added weights are 0."""
     more = count - len(weights.position)
     heaviest = np.take_along_axis(weights.position, weights.weight.argmax(0)[None], 0)
     return Weights1D(

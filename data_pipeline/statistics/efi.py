@@ -1,4 +1,4 @@
-"""The extreme forecast index, which compares an ensemble with the climate of its model, and that climate.
+"""The extreme forecast index (EFI), which compares an ensemble with the climate of its model, and this climate.
 
     EFI = 2/π ∫ (p - F(p)) / √(p (1 - p)) dp    over p from 0 to 1
 
@@ -6,12 +6,12 @@ where F(p) is the fraction of the members below the quantile p of the climate. T
 the climate, -1 if all lie below it, and 0 if members and climate have the same distribution (Lalaurette 2003,
 doi:10.1256/qj.02.152).
 
-Where the climate is mostly dry, the integral is over the other part of the climate, as at ECMWF: with p₀ the
-probability of values up to `Variable.trace`,
+Where the climate is partly dry, the integral is over its wet part only, as at ECMWF: with p₀ the probability of values
+up to `Variable.trace`,
 
     EFI = ∫ (p - F(p)) / √(p (1 - p)) dp  /  ∫ p / √(p (1 - p)) dp    over p from p₀ to 1
 
-which is the same for p₀ = 0. It is 0 where the whole climate is dry, whatever the members are.
+For p₀ = 0 the two formulas agree. Where the whole climate is dry, the index is 0 for any members.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ REFERENCE_PROBABILITIES = np.linspace(0, 1, 21)
 """Probabilities of the quantiles that the form `reference` reads."""
 _TAIL = np.array([0.001, 0.0025, 0.005, 0.01, 0.02, 0.03])
 CLIMATE_PROBABILITIES = np.sort(np.concatenate([REFERENCE_PROBABILITIES, _TAIL, 1 - _TAIL]))
-"""Probabilities of the climate's quantiles; close together in the tails, where the index has its largest weights."""
+"""Probabilities of the climate's quantiles; they are close together in the tails, where the index has large weights."""
 
 Form = Literal["reference", "exact"]
 
 
 def traces(targets: Sequence[Variable]) -> np.ndarray:
-    """Return the `eps` of the index for fields (..., T, H, W) of targets, (T, 1, 1)."""
+    """Return the argument `eps` of the index, (T, 1, 1), for fields (..., T, H, W) of targets."""
     return np.array([target.trace for target in targets])[:, None, None]
 
 
@@ -54,12 +54,12 @@ def extreme_forecast_index(
 ) -> np.ndarray:
     """Return the index (...) of the members (M, ...) against quantiles of the climate (Q, ...).
 
-    `probabilities` (Q,) are those of the quantiles, by default evenly spaced from 0 to 1. `exact` integrates with F
-    linear between the quantiles; the part of the climate between two quantiles counts if the upper one is above `eps`.
-    Half of the members that equal a quantile above `eps`, which is common where values are rounded, count as below it.
-    `reference` is the rectangle rule over the quantiles 0.05, 0.1, ..., 0.95 with F from quantiles of the ensemble, as
-    in ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786): it stays within ±0.7914 and knows no `eps`. The index is NaN
-    where a member or a quantile is NaN.
+    `probabilities` (Q,) of the quantiles are evenly spaced from 0 to 1 by default. The form `exact` integrates with F
+    linear between the quantiles; the part of the climate between two quantiles counts if the upper quantile is above
+    `eps`. Of members that equal a quantile above `eps`, which is common for rounded values, half count as below it. The
+    form `reference` is the rectangle rule over the quantiles 0.05, 0.1, ..., 0.95 with F from quantiles of the
+    ensemble, as in ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786); it stays within ±0.7914 and ignores `eps`. The
+    index is NaN where a member or a quantile is NaN.
 
     >>> climate = np.linspace(0, 1, 21)[:, None]
     >>> extreme_forecast_index(np.array([[2.0], [3.0]]), climate).round(6)
@@ -80,12 +80,12 @@ def extreme_forecast_index(
 
 
 def index_of_shares(below: Iterable[Any], equal: Iterable[Any], wet: Iterable[Any], probabilities: np.ndarray) -> Any:
-    """Return the index (...) from the shares of a forecast `below` and `equal` to Q quantiles of a climate.
+    """Return the index (...) from the shares of members `below` and `equal` to each of Q quantiles of a climate.
 
-    `wet` is 1.0 where the quantile is above eps, else 0.0. Every number may be an array of NumPy or PyTorch.
+    `wet` is 1.0 where the quantile is above eps, else 0.0. Shares may be numbers, or arrays of NumPy or PyTorch.
 
-    A climate that jumps from a dry quantile has all of its dry values below the rest. So members that equal a dry
-    quantile count in full, other equal ones by half.
+    Members that equal a dry quantile count fully as below the wet part of the climate; members that equal a wet
+    quantile count by half.
     """
     whole, lower, upper = interval_weights(probabilities)
     index = largest = before = 0.0
@@ -110,7 +110,7 @@ def interval_weights(probabilities: np.ndarray) -> tuple[list[float], list[float
 
 
 def reference_places(probabilities: np.ndarray) -> list[int]:
-    """Return the positions of `REFERENCE_PROBABILITIES`; raise `InputError` if one is not there."""
+    """Return the positions of `REFERENCE_PROBABILITIES` in `probabilities`; raise `InputError` if one is absent."""
     distance = np.abs(np.asarray(probabilities)[:, None] - REFERENCE_PROBABILITIES)
     if distance.min(0).max() > 1e-6:
         raise InputError("the EFI in the form reference needs the quantiles 0, 0.05, ..., 1 of the climate")
@@ -131,10 +131,10 @@ def _reference(members: np.ndarray, climate: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EfiClimate:
-    """`climate` of the targets' ensemble, (variable, lead_time, day, quantile, latitude, longitude).
+    """The statistic `climate` of the targets' ensemble, (variable, lead_time, day, quantile, latitude, longitude).
 
-    For each day of the year on which a training forecast starts: quantiles of all members in all years, at
-    `CLIMATE_PROBABILITIES`, over a centred window of `window_starts` such days, which ends at the turn of the year.
+    For each day of the year on which training forecasts start, it holds quantiles at `CLIMATE_PROBABILITIES` of all
+    members in all years, over a centred window of `window_starts` such days. Windows end at the turn of the year.
     Missing values are ignored. Latitudes are processed in bands, so that memory stays near `memory_bytes`.
     """
 
@@ -169,7 +169,7 @@ class EfiClimate:
         return len(training.task.targets) * bands
 
     def compute(self, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
-        """Yield each target at each lead time in each band of latitudes."""
+        """Yield one piece for each target, lead time and band of latitudes."""
         stack, finish = delayed(_stack, pure=True), delayed(_window_quantiles, pure=True)
         all_days = self.axes(training)[1]["day"]
         reach = self.window_starts // 2
@@ -193,7 +193,8 @@ class EfiClimate:
     ) -> list[slice]:
         height, width = training.grid.shape
         of_a_day = max(len(keys) for keys in calendar.values()) * len(training.numbers)
-        # The days of a window; in each thread, days being read and a window before and after sorting; the result.
+        # Memory for the days of a window; in each thread, for days being read and a window before and after sorting;
+        # and for the result.
         values = of_a_day * (self.window_starts + at_once * (2 + 2 * self.window_starts)) + 2 * len(calendar) * len(
             CLIMATE_PROBABILITIES
         )
@@ -201,7 +202,7 @@ class EfiClimate:
 
 
 def quantiles(values: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Return the quantiles (Q, ...) of the values (N, ...), cell by cell without NaN, linear between values."""
+    """Return the quantiles (Q, ...) of the values (N, ...) in each cell, linear between values; NaN is ignored."""
     count, shape = len(values), values.shape[1:]
     ordered = np.ascontiguousarray(values.reshape(count, -1).T)
     ordered.sort(axis=1)  # NaN last

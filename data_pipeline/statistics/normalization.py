@@ -1,6 +1,6 @@
-"""Normalisation: what `train` fits in its first reading of the data, computed before it by a cluster.
+"""Normalisation: statistics that `train` would fit in its first reading of the data, computed earlier by a cluster.
 
-The numbers are those of `train`, because both take forecasts in the blocks of `cell_moments`.
+The results equal those of `train`, because both process forecasts in the blocks of `cell_moments`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from data_pipeline.statistics.training_forecasts import TrainingForecasts, latit
 from data_pipeline.tile_reader import complete_cells, read_tile
 
 SAMPLE_KINDS = ("members", "moments")
-"""Samples that models read: all members, or two `pseudo_members` with their mean and spread."""
+"""Kinds of samples that models read: all members, or two `pseudo_members` with the members' mean and spread."""
 
 Keys = Sequence[tuple[int, int, int]]
 """Positions (start, lead time, analysis) of forecasts."""
@@ -33,16 +33,16 @@ Keys = Sequence[tuple[int, int, int]]
 
 @dataclass(frozen=True, eq=False)
 class NormalizationData:
-    """What a normaliser and an envelope are made of: forecasts of some channels, as members or as moments."""
+    """The statistics from which a normaliser and an envelope are made, for some channels and one kind of samples."""
 
     count: np.ndarray
-    """(C, H, W) number of forecasts with a value of all members."""
+    """(C, H, W) number of forecasts in which all members have a value."""
     mean: np.ndarray
     """(C, H, W) mean of these forecasts."""
     squares: np.ndarray
     """(C, H, W) sum of the members' mean squared departures from the mean."""
     verified: np.ndarray
-    """(T, H, W) whether some forecast of a target has a truth."""
+    """(T, H, W) whether at least one forecast of a target has a truth."""
     summaries: np.ndarray
     """(N, C, 6) `forecast_summary.SUMMARY_COLUMNS` of each forecast."""
     starts: np.ndarray
@@ -57,8 +57,8 @@ class NormalizationData:
 class Normalization:
     """`count`, `mean` and `squares` of every channel and cell, for models of members and for models of moments.
 
-    `max_members`, as in `train`: only so many first members of each forecast; None: all. A cluster's task reads a block
-    of forecasts; latitudes are processed in bands, so that memory stays near `memory_bytes`.
+    `max_members`, as in `train`, limits each forecast to its first members; None takes all members. A cluster's task
+    reads a block of forecasts; latitudes are processed in bands, so that memory stays near `memory_bytes`.
     """
 
     max_members: int | None = None
@@ -101,9 +101,9 @@ class Normalization:
         return len(self._bands(training, at_once)) * (len(_groups(training.selected, at_once)) + 1) + 1
 
     def compute(self, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
-        """Yield the maps of each band of latitudes, after a piece without values for each group of blocks."""
+        """Yield the maps of each band of latitudes; before them, a piece without values for each group of blocks."""
         read = delayed(_read_block, pure=True)
-        # Named, so that Dask does not hash the positions of all messages; sent to each worker once.
+        # With names, Dask does not hash the positions of all messages, and sends the fields to each worker once.
         label = f"{training.source.fingerprint} {training.task.lead_times}"
         fields = delayed(training.inputs, name=f"inputs {label}", traverse=False)
         truth = delayed(training.truth, name=f"truth {label}", traverse=False)
@@ -139,7 +139,7 @@ class Normalization:
         )
 
     def _members(self, training: TrainingForecasts) -> range:
-        """Return the positions of the members."""
+        """Return the positions of the members that are used."""
         count = len(training.numbers)
         if self.max_members is not None and self.max_members > count:
             raise InputError(f"normalization.max_members={self.max_members} is more than the {count} members of data")
@@ -147,7 +147,7 @@ class Normalization:
 
     def _bands(self, training: TrainingForecasts, at_once: int) -> list[slice]:
         height, width = training.grid.shape
-        # In each task: the sample and its departures, and its moments twice; the total.
+        # Memory of each task for the sample, its departures, and its moments twice; and for the total.
         per_channel = at_once * (6 * len(self._members(training)) + 2 * 20 + 24) + 2 * 20 + 24
         return latitude_bands(
             height, width * len(training.task.channels) * per_channel, self.memory_bytes, ROWS_OF_A_CHUNK
@@ -155,7 +155,7 @@ class Normalization:
 
 
 def normalization_of(file: xr.Dataset, channels: Sequence[str], targets: Sequence[str], kind: str) -> NormalizationData:
-    """Return the numbers of some channels and targets of a loaded file, of a kind of `SAMPLE_KINDS`."""
+    """Return the statistics of some channels and targets from a loaded file, for a `kind` of `SAMPLE_KINDS`."""
     found = file.sel(kind=kind, channel=list(channels), target=list(targets))
     count, mean, squares = (
         found[name].transpose("channel", "latitude", "longitude").values for name in ("count", "mean", "squares")
@@ -177,7 +177,7 @@ class _Block(NamedTuple):
 
 
 def _groups(keys: Keys, at_once: int) -> list[list[Keys]]:
-    """Return the blocks of forecasts, in groups that are computed at the same time."""
+    """Return blocks of forecasts, in groups of `at_once` blocks that are computed at the same time."""
     blocks = [keys[k : k + FORECASTS_OF_A_BLOCK] for k in range(0, len(keys), FORECASTS_OF_A_BLOCK)]
     return [blocks[k : k + at_once] for k in range(0, len(blocks), at_once)]
 

@@ -1,4 +1,4 @@
-"""The protocol of statistics, of which the climate of the extreme forecast index is one."""
+"""The protocol of statistics, such as the climate of the extreme forecast index."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.task import Variable
 
 ROWS_OF_A_CHUNK = 16
-"""Latitudes in a chunk of a file. Bands are multiples of it, so that each chunk is written once."""
+"""Latitudes in a chunk of a file. The height of a band is a multiple of it, so that each chunk is written once."""
 
 Axes = tuple[dict[str, tuple[str, ...]], dict[str, Sequence[Any] | np.ndarray]]
 """Dimensions of each variable of a file, and its coordinates other than latitude and longitude."""
 Piece = tuple[str, dict[str, tuple[tuple[Any, ...], Any]]]
-"""Description for the progress line, and the index and values for each variable of the file."""
+"""A description for the progress line, and for each variable of the file the index and values to write."""
 
 
 class Statistic(Protocol):
-    """A statistic, whose options are dataclass fields; `name` names its file, `precision` is the type of its values."""
+    """A statistic; its dataclass fields are options, `name` names its file, `precision` is the type of its values."""
 
     name: ClassVar[str]
     precision: ClassVar[type]

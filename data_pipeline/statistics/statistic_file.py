@@ -1,4 +1,4 @@
-"""The NetCDF file of a statistic: writing, and reading with checksums.
+"""Write the NetCDF file of a statistic, and read it with checksums.
 
 Each chunk has a checksum (Fletcher 32). The attribute `made_from` holds the archive's fingerprint, the task, the dates
 and the options as JSON; `provenance` is the hash of `made_from`.
@@ -40,11 +40,11 @@ from data_pipeline.statistics.training_forecasts import TrainingForecasts
 
 _REMEDY = "name a file that deepweather prepare has made, or run prepare again"
 _VERSION = 2
-"""Increased whenever the same options give other numbers."""
+"""Increased whenever the same options give other values."""
 
 
 def origin(statistic: Statistic, training: TrainingForecasts) -> str:
-    """Return everything that the values depend on, as JSON: the attribute `made_from`."""
+    """Return the attribute `made_from`: everything that the values depend on, as JSON."""
     options = asdict(statistic)  # type: ignore[call-overload]
     return json.dumps(
         {
@@ -70,7 +70,7 @@ def is_written(path: str | Path, statistic: Statistic, training: TrainingForecas
 def write_statistic(
     path: str | Path, statistic: Statistic, training: TrainingForecasts, pieces: Iterable[Piece]
 ) -> None:
-    """Write `pieces` in their order. The file appears when it is complete; equal inputs give equal bytes."""
+    """Write `pieces` in the given order. The file appears when it is complete; equal inputs give equal bytes."""
     variables, coordinates = statistic.axes(training)
     made_from = origin(statistic, training)
     attributes = {
@@ -95,7 +95,7 @@ def write_statistic(
 
 
 def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
-    """Read the statistic `name` and verify its checksums; `selection` gives the values of coordinates to select."""
+    """Read the statistic `name` and verify its checksums; `selection` gives values of coordinates to select."""
     path = Path(path)
     with _open(path) as dataset:
         made = json.loads(dataset.attrs["made_from"])
@@ -110,13 +110,13 @@ def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
 
 
 def provenance_of(path: str | Path) -> str:
-    """Return a hash of everything that the values of the file `path` depend on, and of its contents."""
+    """Return a hash of the contents of the file `path` and of everything that its values depend on."""
     with _open(Path(path)) as dataset:
         return fingerprint_of(dataset.attrs["made_from"], sampled_hash_of(Path(path)))
 
 
 def load_for_run(path: str | Path, name: str, dates: Dates, fingerprint: str, grid: Grid) -> xr.Dataset:
-    """Read the statistic `name` of a training run; refuse one of other dates, data or cells than the run has."""
+    """Read the statistic `name` for a training run; refuse a file with other dates, data or cells than the run."""
     file = load_statistic(path, name)
     made = json.loads(file.attrs["made_from"])
     if (known := Dates.from_json(made["dates"])) != dates.days:
@@ -132,7 +132,7 @@ def load_for_run(path: str | Path, name: str, dates: Dates, fingerprint: str, gr
 
 
 def remedy_for(name: str) -> str:
-    """Return the end of an error about the file of the statistic `name`: how to make it."""
+    """Return the end of an error message about the file of the statistic `name`: how to make it."""
     return f"make it with deepweather prepare 'statistics=[{name}]' and the same options of data and task"
 
 
@@ -196,7 +196,7 @@ def _define(
 
 
 def _chunk(sizes: Mapping[str, int]) -> list[int]:
-    """Return the shape of a chunk: `ROWS_OF_A_CHUNK` latitudes, all of the `complete` dimensions, one of all else."""
+    """Return the shape of a chunk: full `complete` dimensions, `ROWS_OF_A_CHUNK` latitudes, size 1 along all others."""
     complete = {"longitude", "quantile", "forecast", "column"}
     shape = {name: size if name in complete else 1 for name, size in sizes.items()}
     if "latitude" in sizes:

@@ -1,4 +1,4 @@
-"""The forecasts and analyses of the training years, from which statistics are computed, as Dask arrays."""
+"""The forecasts and analyses of the training years as Dask arrays, from which statistics are computed."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class TrainingForecasts:
 
     @cached_property
     def grid(self) -> Grid:
-        """The grid of ensemble and analysis; raises for points."""
+        """The grid of ensemble and analysis; an `InputError` for points."""
         if isinstance(grid := self.inputs.grid, Points):
             raise InputError(f"statistics are maps on a grid, and the data are {grid}; leave out statistics")
         return grid
 
     @cached_property
     def keys(self) -> list[tuple[int, int, int]]:
-        """Positions (start, lead time, analysis) of all forecasts."""
+        """Positions (start, lead time, analysis) of all used forecasts; starts are positions in `starts`."""
         starts = np.searchsorted(self.starts, self.inputs.init_times).tolist()
         return [(starts[i], j, k) for i, j, k in self._selection.keys]
 
     @property
     def selected(self) -> list[tuple[int, int, int]]:
-        """Positions (start, lead time, analysis) of all forecasts in `inputs` and `truth`."""
+        """Positions (start, lead time, analysis) of all used forecasts in `inputs` and `truth`."""
         return self._selection.keys
 
     @property
@@ -83,7 +83,7 @@ class TrainingForecasts:
         self, array: xr.DataArray, keys: Collection[tuple[int, ...]], axes: Sequence[str], label: str
     ) -> dict[Any, Delayed]:
         """Return the delayed parts of `array` at the positions along its first `axes`."""
-        # With a token, Dask does not hash the positions of all messages.
+        # The token saves Dask from hashing the positions of all messages.
         name = f"{self.source.fingerprint} {self.task.lead_times} {label}"
         chunks = array.chunk(dict.fromkeys(axes, 1), token=name).data.to_delayed()
         shape, flat = array.shape[len(axes) :], chunks.reshape(chunks.shape[: len(axes)])
@@ -118,7 +118,7 @@ class TrainingForecasts:
 
 
 def latitude_bands(rows: int, bytes_per_row: float, memory: float, multiple: int = 1) -> list[slice]:
-    """Cut `rows` latitudes into bands of about `memory` bytes each, whose height is a multiple of `multiple`.
+    """Cut `rows` latitudes into bands of about `memory` bytes; the height of a band is a multiple of `multiple`.
 
     >>> latitude_bands(5, bytes_per_row=10, memory=20)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]

@@ -33,7 +33,7 @@ HEAT = Variable("heat")
 CELL_DEGREES = 0.01
 """Size of a cell. The plate lies on the equator and is so small that all cells have the same area."""
 NEIGHBOUR_WEIGHT = 1 / 5
-"""Fraction of the remaining probability that each neighbour in a region adds to that region."""
+"""Fraction of 1 - 1/K that a neighbour adds to the probability of its region, see `draw_regions`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Heat:
 
     The plate has `rows` x `columns` cells and is surrounded by cells at 0. It has one region for each of the
     `diffusivities`; the static field `region` holds the region of each cell, the same in all years. A forecast has one
-    member, which is the frame at its start for every lead time. Random numbers depend on `seed` and the year only.
+    member: at every lead time, it is the frame at the start. Random numbers depend only on `seed` and the year.
     """
 
     rows: int = 64
@@ -98,7 +98,7 @@ class Heat:
 
     @cached_property
     def static(self) -> xr.Dataset:
-        """The field `region`: 0 in cells with the first of the diffusivities, 1 with the second, and so on."""
+        """The field `region`: 0 in cells with the first diffusivity, 1 in cells with the second, and so on."""
         coordinates = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}
         return xr.Dataset({"region": (tuple(coordinates), self.region.astype(np.float32))}, coordinates)
 
@@ -106,11 +106,11 @@ class Heat:
         """Accept all dates; years without a run have no forecasts."""
 
     def plan(self) -> str:
-        """Return a line that says that there is nothing to prepare."""
+        """Return a line of text: there is nothing to prepare."""
         return f"heat: nothing to prepare; the runs of {self.first_year} to {self.last_year} are computed when read"
 
     def prepare(self) -> None:
-        """Do nothing: runs are computed when they are read."""
+        """Do nothing, because runs are computed when they are read."""
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, latitude, longitude)."""
@@ -134,7 +134,7 @@ class Heat:
         return self._fields(variables, (0,), np.arange(len(self._times))[:, None])
 
     def frames(self, year: int) -> np.ndarray:
-        """Return the frames of a year, (steps + 1, H, W); computed once."""
+        """Return the frames of a year, (steps + 1, H, W); they are computed once and cached."""
         if year not in self._frames:
             random = np.random.default_rng([self.seed, year])
             self._frames[year] = simulate_frames(self.region, self.diffusivities, self.steps, random)
@@ -172,7 +172,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class FrameReader:
-    """Reader of single frames, which are numbered from 0 in the order of time."""
+    """Reader of single frames; frames are numbered from 0 in the order of time."""
 
     heat: Heat
 
@@ -191,8 +191,9 @@ class FrameReader:
 def draw_regions(shape: tuple[int, int], count: int, random: np.random.Generator) -> np.ndarray:
     """Return the region of each cell (H, W), drawn row by row in coherent patches.
 
-    Each of the K = `count` regions has probability 1/K at first. Each neighbour drawn before it (west, north-west,
-    north, north-east) adds (1 - 1/K)/5 to its own region and takes it in equal parts from the others.
+    Each of the K = `count` regions has probability 1/K at first. Each neighbour that is already drawn (west,
+    north-west, north, north-east) adds (1 - 1/K)/5 to the probability of its region; the probabilities of the other
+    regions fall by equal parts of it.
     """
     rows, columns = shape
     gain = NEIGHBOUR_WEIGHT * (1 - 1 / count)
@@ -209,7 +210,8 @@ def draw_regions(shape: tuple[int, int], count: int, random: np.random.Generator
 def diffuse(field: np.ndarray, diffusivity: np.ndarray) -> np.ndarray:
     """Return `field` (..., H, W) after one step, x + α (sum of the four neighbours - 4 x), with zeros beyond the edges.
 
-    α is the diffusivity of the cell, so heat is not conserved between regions. Up to α = 1/4 the maximum never grows.
+    α is the diffusivity of the cell, so heat is not conserved across borders of regions. Up to α = 1/4 the maximum
+    never grows.
     """
     neighbours = np.zeros_like(field)
     neighbours[..., 1:, :] += field[..., :-1, :]
@@ -224,7 +226,7 @@ def simulate_frames(
 ) -> np.ndarray:
     """Return the frames (steps + 1, H, W), float32, of a plate whose cells belong to `region` (H, W).
 
-    The first frame is noise from 0 to 0.1 with hot points at 1: one to three, the same number in each region.
+    The first frame is noise from 0 to 0.1 with one to three hot points of value 1, the same number in each region.
     """
     frames = np.empty((steps + 1, *region.shape), np.float32)
     frames[0] = random.uniform(0, 0.1, region.shape)

@@ -24,9 +24,9 @@ TRUNCATION = 21
 """Spectral truncation of nature and of the forecast model."""
 STEPS_PER_DAY = 6
 MAX_BATCH = 32
-"""Larger batches do not fit into the processor's cache."""
+"""Largest batch of simulations; larger batches do not fit into the processor's cache."""
 MIN_BATCH = 16
-"""Narrower matrix products round differently, which grows to other weather within a month."""
+"""Smallest batch of simulations; narrower matrix products round differently, which changes the weather in a month."""
 
 
 class Atmosphere:
@@ -43,7 +43,7 @@ class Atmosphere:
         self.physics = Physics(self.flow, self.earth, self.climate, parameters)
 
     def initial_state(self, noise: Tensor, sea_anomaly: Tensor, day: float) -> State:
-        """Return the jets of the equilibrium plus normal `noise` (2N, N, 1, B), for a month of spin-up."""
+        """Return states with the jets of equilibrium plus normal `noise` (2N, N, 1, B), for a month of spin-up."""
         sphere, degree2 = self.sphere, -self.sphere.laplacian
         waves = 2e-3 * noise * sphere.mask * ((degree2 > 10) & (degree2 < 200)) / (degree2 + 1) ** 0.75
         jets = 0.8 * self.climate.thermal_wind(day)

@@ -1,6 +1,6 @@
 """Prescribed climate: equilibrium winds and temperatures, sea temperature, sunshine.
 
-Seasonal functions take `day`, the day of the year: a real number, 1.0 at the start of 1 January.
+Seasonal functions take `day`, the day of the year as a real number: 1.0 is the start of 1 January.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Climate:
         return 280 + self._air_mean + seasonal_cycle(day) * self._air_season
 
     def sea(self, day: float, anomaly: Tensor) -> Tensor:
-        """Return the sea surface temperature, K, with the `anomaly` (W, H, B) of each year."""
+        """Return the sea surface temperature, K, including the `anomaly` (W, H, B) of each year."""
         tilt = 0.09 * seasonal_cycle(day, COLDEST_DAY_AT_SEA)
         thermal_latitude = self._mu * math.cos(0.09) + self._cos * math.sin(tilt)
         return (301 - 36 * thermal_latitude.abs() ** 2.2 + self.earth.sea + anomaly).clamp(min=FREEZING_SEA)
@@ -94,7 +94,7 @@ class Climate:
 
 
 def _jet(sine: np.ndarray) -> np.ndarray:
-    """Return the profile of the shear over sin(latitude): 0 at equator and poles, 1 at 34 degrees north and south."""
+    """Return the shear as a function of sin(latitude): 0 at equator and poles, 1 at 34 degrees north and south."""
     profile = sine**2 * (1 - sine**2) ** 2.25
     return profile / profile.max()
 

@@ -1,4 +1,4 @@
-"""Archived variables, diagnosed from the state of the twin atmosphere.
+"""Diagnose the archived variables from the state of the twin atmosphere.
 
 The state holds ψ on three levels, one temperature and one humidity. All other variables follow from textbook relations,
 so that they are consistent with each other, as in real forecasts.
@@ -19,9 +19,10 @@ from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable
 
 ACCUMULATED_NAMES = frozenset({"tp", "cp"})
-"""Amounts since the start of a forecast. Linear interpolation keeps cp below tp, and tp from decreasing with time.
+"""Amounts since the start of a forecast. They are interpolated linearly, so that cp stays below tp and tp never
+decreases with time.
 
-cp is a share of tp that depends on the temperature at the valid time, so it may decrease: it has no `cp:24h`.
+cp is a share of tp that depends on the temperature at the valid time. It may decrease, so there is no `cp:24h`.
 """
 
 MEAN_HEIGHTS = 11800.0, 5570.0, 1950.0

@@ -1,7 +1,7 @@
 """Three-level quasi-geostrophic flow on the sphere: advection of vorticity, temperature and moisture.
 
-The model of Marshall and Molteni (1993, doi:10.1175/1520-0469(1993)050<1792:TADUOP>2.0.CO;2): with the
-streamfunctions ψ₁, ψ₂, ψ₃ at 200, 500 and 800 hPa the potential vorticities are
+This is the model of Marshall and Molteni (1993, doi:10.1175/1520-0469(1993)050<1792:TADUOP>2.0.CO;2). With the
+streamfunctions ψ₁, ψ₂, ψ₃ at 200, 500 and 800 hPa, the potential vorticities are
 
     q₁ = ∇²ψ₁ - R₁⁻²(ψ₁ - ψ₂)
     q₂ = ∇²ψ₂ + R₁⁻²(ψ₁ - ψ₂) - R₂⁻²(ψ₂ - ψ₃)
@@ -27,7 +27,7 @@ ROSSBY_RADII = 700e3, 450e3
 SCALE_HEIGHT = 9000.0
 """H₀, metres."""
 F0 = math.sqrt(2)
-"""f at 45°, a constant in quasi-geostrophic stretching."""
+"""f at 45°, which quasi-geostrophic stretching takes as constant."""
 F1, F2 = ((RADIUS / radius) ** 2 for radius in ROSSBY_RADII)
 STRETCHING = ((-F1, F1, 0.0), (F1, -F1 - F2, F2), (0.0, F2, -F2))
 """Coefficients of ψ in q, besides ∇²ψ."""
@@ -48,7 +48,7 @@ class QuasiGeostrophy:
         )
         inverse = torch.zeros_like(operator)
         inverse[1:] = torch.linalg.inv(operator[1:])
-        # The global mean of ψ has no effect; that of q is zero.
+        # The global mean of ψ has no effect; the global mean of q is zero.
         operator[0] = 0
         self._operator, self._inverse = operator.to(dtype), inverse.to(dtype)
         coriolis = 2 * sphere.mu.expand(sphere.columns, -1, 3, -1).clone()
@@ -65,7 +65,7 @@ class QuasiGeostrophy:
         return torch.einsum("nkl,mnlb->mnkb", self._operator, streamfunction)
 
     def advect(self, spectrum: Tensor) -> Tensor:
-        """Return the tendency by advection of q₁, q₂, q₃ and of tracers, which the lowest wind carries.
+        """Return the advective tendency of q₁, q₂, q₃ and of tracers; the wind of the lowest level carries the tracers.
 
         -J(ψ, q) = (∂ψ/∂μ ∂q/∂λ - ∂ψ/∂λ ∂q/∂μ), spectra (2N, N, 3 + tracers, B).
         """

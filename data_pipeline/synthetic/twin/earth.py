@@ -55,7 +55,7 @@ MOUNTAINS = {
     "Yakutia": (64, 128, 700, 8, 15), "Brazil": (-20, -46, 600, 9, 7), "Mexico": (21, -101, 1500, 5, 5),
     "Caucasus": (40, 42, 1500, 4, 6), "Tibesti": (23, 6, 700, 6, 9),
 }  # fmt: skip
-"""Gaussian hills: latitude, longitude, height in m, width in degrees of latitude and of longitude."""
+"""Gaussian hills: latitude, longitude, height in m, width in degrees of latitude, width in degrees of longitude."""
 
 TEXTURE_TRUNCATION = 31
 """Textures are drawn up to this degree, so that they agree at all lower truncations."""
@@ -104,7 +104,7 @@ def mountains(longitudes: np.ndarray, latitudes: np.ndarray) -> np.ndarray:
 
 
 def _inside(lon: np.ndarray, lat: np.ndarray, corners: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """Return whether points lie in a polygon: a ray to the east crosses its edges an odd number of times."""
+    """Return whether points lie in a polygon: if so, a ray to the east crosses its edges an odd number of times."""
     inside = np.zeros(np.broadcast_shapes(lon.shape, lat.shape), dtype=bool)
     for (lon1, lat1), (lon2, lat2) in zip(corners, corners[1:] + corners[:1], strict=True):
         if lat1 != lat2:

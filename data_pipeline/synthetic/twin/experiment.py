@@ -29,17 +29,17 @@ _VERSION = 1
 """Increased whenever the equations or the random numbers change."""
 OPTIONS_FILE = "twin.json"
 MAX_MESSAGE_BYTES = 2**23
-"""Limit of GRIB edition 1."""
+"""Largest message in GRIB edition 1."""
 
 
 @dataclass(frozen=True)
 class Twin:
-    """Past forecasts of a small planet and their truth, as GRIB files in `path` like those of ENS-10 and ERA5.
+    """Past forecasts of a small planet and their truth, as GRIB files in `path` with the form of ENS-10 and ERA5.
 
     The grid has `rows` x `columns` points from pole to pole. Each year from `first_year` to `last_year` has `dates`
-    start dates (an even number), each with `members` forecasts. The `oracle_years` also have the best possible
-    ensemble. `difficulty` scales the error of the forecast model: 0 is a perfect model, 0.5 is about as good as real
-    models. The files do not depend on the number of `workers`, by default one per processor.
+    start dates (an even number), and each start date has `members` members. The `oracle_years` also have the best
+    possible ensemble. `difficulty` scales the error of the forecast model: 0 is a perfect model, 0.5 is about as good
+    as real models. The files do not depend on the number of `workers`, by default one per processor.
     """
 
     path: str | Path
@@ -131,11 +131,11 @@ class Twin:
                 f"{error}; {progress.done} of {total} start pairs are done; then run the same command again to resume"
             ) from None
         finally:
-            remove_abandoned_files(self.folder)  # of workers, which were killed
+            remove_abandoned_files(self.folder)  # left by workers that were killed
 
     def _write(self, pair: StartPair) -> None:
         """Integrate a start pair in a worker and write its files."""
-        # Imported only in workers: a run without work ends before PyTorch is loaded.
+        # Imported only in workers, so that a run without work never loads PyTorch.
         import torch
 
         from data_pipeline.synthetic.twin.grib_writer import TwinWriter
@@ -148,7 +148,7 @@ class Twin:
             writer.write_pair(pair)
 
     def pairs(self) -> list[StartPair]:
-        """The start pairs, which are made independently of each other."""
+        """Return the start pairs; each is computed independently of the others."""
         return [
             StartPair(starts, self.years, self.oracle_years, self.members, self.difficulty, self.seed)
             for starts in start_pairs(self.dates)

@@ -1,4 +1,4 @@
-"""GRIB files of the twin experiment, with the keys of the real archives."""
+"""Write the GRIB files of the twin experiment, with the keys of the real archives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FORECAST_KEYS: dict[str, int | str] = {
     "centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "class": "od", "type": "pf",
     "stream": "enfh", "expver": "0001", "stepUnits": "h", "bitsPerValue": BITS_PER_VALUE,
 }  # fmt: skip
-"""Reforecasts: local definition 26 has a key for the date of the model, besides the date of the start."""
+"""Keys of reforecasts: local definition 26 has a key for the date of the model version beside the date of the start."""
 ANALYSIS_KEYS: dict[str, int | str] = {
     "centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "class": "ea", "type": "an",
     "stream": "oper", "expver": "0001", "bitsPerValue": BITS_PER_VALUE,
@@ -64,9 +64,9 @@ class TwinWriter:
                 file.write(self._analyses.encode(values.numpy(), **_variable_keys(Variable(name)), **keys))
 
     def write_pair(self, pair: StartPair) -> None:
-        """Integrate a pair of start dates and write its files, without those of a start that are all there.
+        """Integrate a pair of start dates and write its files, except for a start whose files all exist.
 
-        All files of a start date appear together, so an interruption loses the work on one start.
+        All files of a start date appear together, so an interruption loses the work on one start only.
         """
         written = [start for start in pair.starts if all((self.folder / n).exists() for n in pair.file_names(start))]
         for start, snapshots in groupby(simulate(pair, written), key=attrgetter("start")):
@@ -77,7 +77,7 @@ class TwinWriter:
                         files[name].write(message)
 
     def _messages(self, pair: StartPair, snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
-        """Yield all messages of a snapshot, each with the name of its file."""
+        """Yield all messages of a snapshot, with the name of the file for each."""
         yield from self._forecast_messages("output", snapshot, snapshot.members, pair.years, pair.members)
         if pair.oracle_years:
             yield from self._forecast_messages("oracle", snapshot, snapshot.oracle, pair.oracle_years, pair.members)
@@ -86,7 +86,7 @@ class TwinWriter:
             name = file_name("analysis", levels, snapshot.start)
             for year, variable, (values,) in self._fields(snapshot.truth, variables, pair.years):
                 if variable.name in ACCUMULATED_NAMES:
-                    # An amount is no state at one time: as in real archives, its truth is a forecast of an interval.
+                    # As in real archives, the truth of an amount is a short forecast, because it covers an interval.
                     since_start = {"type": "fc", "stepType": "accum", "startStep": 0, "endStep": snapshot.lead}
                     keys = {"dataDate": _date(year, snapshot.start), "dataTime": 0} | since_start
                 else:
@@ -139,5 +139,5 @@ def _variable_keys(variable: Variable) -> dict[str, int | str]:
 
 
 def _date(year: int, day: date) -> int:
-    """Return YYYYMMDD of `day` moved from the reference year to `year`, or from the year after it to the next."""
+    """Return YYYYMMDD of `day` with its year replaced: the reference year by `year`, the next year by `year` + 1."""
     return (year + day.year - REFERENCE_YEAR) * 10000 + day.month * 100 + day.day

@@ -27,7 +27,7 @@ PRESSURES = (200.0, 500.0, 800.0)
 
 @dataclass(frozen=True)
 class Parameters:
-    """Tunable parameters of an atmosphere; the defaults are those of nature."""
+    """Tunable parameters of an atmosphere; the defaults describe nature."""
 
     relaxation_days: float = 18.0
     """Relaxation time of the thermal wind to radiative equilibrium."""
@@ -59,7 +59,7 @@ class Parameters:
     """Fraction of the heat of condensation that stays at 850 hPa."""
 
     def towards(self, other: Parameters, fraction: float) -> Parameters:
-        """Return the parameters at `fraction` of the way from these to `other`."""
+        """Return parameters interpolated between these (`fraction` 0) and `other` (`fraction` 1)."""
         return Parameters(*(a + fraction * (b - a) for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
@@ -69,4 +69,4 @@ FORECAST = Parameters(
     orography=0.85, diffusion_days=0.2, advection=0.945, stability=0.75, cloud=0.45, snow=0.7, soil=0.65,
     sea_flux=0.9, latent_heat=0.2,
 )  # fmt: skip
-"""The imperfect model at difficulty 1. Correcting the lag of its advection needs values of neighbouring cells."""
+"""The imperfect model at difficulty 1. Correcting its slow advection needs values of neighbouring cells."""

@@ -1,6 +1,6 @@
-"""Random numbers that depend only on their name: (seed, purpose, year, date, member).
+"""Random numbers that depend only on a key (seed, purpose, year, date, member).
 
-The numbers of one name do not depend on the order of the calls or on the number of processes.
+The numbers of one key do not depend on the order of the calls or on the number of processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def normal_noise(
 ) -> Tensor:
     """Return independent standard normal numbers, float32; `year`, `date` and `member` must be below 2¹⁶.
 
-    Philox is a counter-based generator (Salmon et al. 2011, doi:10.1145/2063384.2063405): keys that differ give
+    Philox is a counter-based generator (Salmon et al. 2011, doi:10.1145/2063384.2063405): different keys give
     independent streams.
     """
     name = year << 48 | date << 32 | purpose << 16 | member

@@ -1,4 +1,4 @@
-"""Exchange of heat, momentum and water of the air with sun, sea and land, and the temperature of the land.
+"""Exchange of heat, momentum and water between air, sun, sea and land, and the temperature of the land.
 
 Rates are per day, temperatures in K, water in kg m⁻², winds in m s⁻¹, fields (W, H, B).
 """
@@ -32,7 +32,7 @@ def to_surface(temperature: Tensor, height: Tensor) -> Tensor:
 
 
 def from_surface(temperature: Tensor, height: Tensor) -> Tensor:
-    """Return the temperature at 850 hPa for a surface air temperature."""
+    """Return the temperature at 850 hPa for a surface air temperature, the inverse of `to_surface`."""
     return temperature - 9 + LAPSE_RATE * height
 
 
@@ -70,7 +70,7 @@ class Physics:
         self._height_east, self._height_north = (slope / RADIUS for slope in self._slope(height))
 
         damping = torch.exp(-((sphere.laplacian / 30) ** 2)) / PLANETARY_DAYS
-        # The zonal mean flow is not damped; the thermal forcing controls it.
+        # The zonal mean flow is not damped, because the thermal forcing controls it.
         self._planetary = (damping * sphere.laplacian).repeat(len(sphere.mask), 1, 1, 1)
         self._planetary[:2] = 0
         self._soil_exchange = 1.2 * torch.exp(0.8 * parameters.soil * earth.soil)
@@ -82,11 +82,11 @@ class Physics:
         return spectrum * torch.exp(-days * rate)
 
     def sea_temperature(self, state: State) -> Tensor:
-        """Return the sea surface temperature with the anomaly of each simulation."""
+        """Return the sea surface temperature, including the anomaly of each simulation."""
         return self.climate.sea(state.day, state.sea_anomaly)
 
     def surface_temperature(self, state: State) -> Tensor:
-        """Return the surface temperature: land and sea weighted by their fractions."""
+        """Return the surface temperature, the mean of land and sea weighted by their fractions."""
         return self.earth.land * state.skin + self._sea * self.sea_temperature(state)
 
     def wind(self, streamfunction: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,6 +157,6 @@ class Physics:
         return (skin + days * (equilibrium / LAND_DAYS + exchange * air)) / (1 + days * (1 / LAND_DAYS + exchange))
 
     def _slope(self, spectrum: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the eastward and northward derivative per radian of one field, (W, H, 1), from its spectrum."""
+        """Return the eastward and northward derivatives (W, H, 1) of one field, per radian, from its spectrum."""
         east, north = self.sphere.gradient(spectrum[:, :, 0])
         return east / self._cos, north / self._cos

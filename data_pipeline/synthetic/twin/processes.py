@@ -1,4 +1,4 @@
-"""Worker processes that end with their parent, and whose failures are raised in the parent."""
+"""Run work in processes that end with their parent; their failures are raised in the parent."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def run_in_processes(work: Callable[[Item], None], items: Sequence[Item], worker
 def _start(work: Callable[[Item], None]) -> tuple[SpawnProcess, Connection]:
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(work, there), daemon=True)
-    # Ctrl-C and Slurm signal all processes, so workers inherit blocked signals. The resource tracker must run before:
-    # if `start` launched it, it would unblock SIGINT.
+    # Ctrl-C and Slurm send signals to all processes, so workers inherit blocked signals. The resource tracker must
+    # already run: if `start` launched it, it would unblock SIGINT.
     resource_tracker.ensure_running()
     try:
         with interruption.blocked():
             process.start()
     except BaseException:
-        # An interrupted `start` has no caller that could end the worker.
+        # If `start` is interrupted, the caller does not get the worker and cannot end it.
         if process.pid is not None:
             process.kill()
             process.join()
@@ -72,7 +72,7 @@ def _start(work: Callable[[Item], None]) -> tuple[SpawnProcess, Connection]:
 
 
 def _send(connection: Connection, item: object) -> None:
-    # A dead worker is detected when its answer is read.
+    # If the worker is dead, `_receive` reports it.
     with contextlib.suppress(ConnectionError):
         connection.send(item)
 
@@ -91,7 +91,7 @@ def _receive(connection: Connection) -> None:
 
 def _serve(work: Callable[[Item], None], connection: Connection) -> None:
     """Work on items as they arrive."""
-    # `multiprocessing` ends the workers that are left by SIGTERM.
+    # `multiprocessing` ends remaining workers with SIGTERM.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()

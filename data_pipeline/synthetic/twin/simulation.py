@@ -1,16 +1,16 @@
 """Simulation of one pair of start dates in many years: truth, members and oracle.
 
-Each year has its own chain: a random start, 32 days of spin-up, then
+Each year has its own simulation: a random state, 32 days of spin-up, then
 
     parent       nature's state one day before the start, the best information that a forecast can have
     truth        parent + a perturbation, integrated by nature to the start and on to 48 h
     members      parent + M other perturbations from the same distribution, integrated by nature to the start; there
-                 the deviations from their mean shrink (real ensembles start too narrow, too), and the forecast model
-                 continues
+                 the deviations from their mean are shrunk (real ensembles also start too narrow), and the forecast
+                 model continues
     oracle       the same M perturbed states, not shrunk, integrated by nature to 48 h
 
-Given the parent, the truth and the oracle's members are independent draws from one distribution. So the oracle is the
-exact predictive distribution, and no correction of the members has a better expected score than the oracle.
+Given the parent, the truth and the oracle's members are independent draws from one distribution. So the oracle samples
+the exact predictive distribution, and no correction of the members has a better expected score than the oracle.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable
 
 GaussianFields = dict[Variable, Tensor]
-"""Fields (W, H, B) on the Gaussian grid by variable; B counts years, and within each year the members."""
+"""Fields (W, H, B) on the Gaussian grid by variable; B runs over years, and within each year over members."""
 
 COARSE_TRUNCATION, COARSE_DAYS, FINE_DAYS = 15, 24, 8
-"""Spin-up: mostly at T15, which takes a third of the time of T21."""
+"""Truncation and days of the first part of the spin-up, and days at T21; T15 takes a third of the time of T21."""
 SPREAD_FACTOR = 0.85
 """Factor on the members' deviations from their mean at the start."""
 
@@ -49,13 +49,13 @@ class Snapshot:
     truth: GaussianFields
     members: GaussianFields
     oracle: GaussianFields
-    """Only for the oracle years; empty without any."""
+    """Only the oracle years; empty if there are none."""
 
 
 def simulate(pair: StartPair, without: Collection[date] = ()) -> Iterator[Snapshot]:
     """Integrate a pair of start dates, and yield the fields at each lead time of each start.
 
-    Starts in `without` are left out: of those before another start, only the truth is integrated.
+    Starts in `without` are left out; only their truth is integrated, if a later start needs it.
     """
     nature = Atmosphere(NATURE)
     forecast = Atmosphere(NATURE.towards(FORECAST, pair.difficulty))
@@ -93,7 +93,7 @@ def simulate(pair: StartPair, without: Collection[date] = ()) -> Iterator[Snapsh
 
 
 def _spin_up(pair: StartPair, nature: Atmosphere) -> State:
-    """Return nature's states one day before the first start, one for each year."""
+    """Return nature's state one day before the first start, for each year."""
     first = pair.starts[0]
     day = days_since_new_year(first) - FINE_DAYS - COARSE_DAYS
     coarse = Atmosphere(NATURE, COARSE_TRUNCATION)
@@ -112,7 +112,7 @@ def _sea_anomaly(pair: StartPair, sphere: Sphere) -> Tensor:
 
 
 def _noise(pair: StartPair, sphere: Sphere, fields: int, purpose: NoisePurpose, start: date, copies: int = 1) -> Tensor:
-    """Return normal noise (2N, N, fields, years * copies), the copies of one year next to each other."""
+    """Return normal noise (2N, N, fields, years * copies); the copies of one year are adjacent."""
     shape, month_day = (*sphere.mask.shape[:2], fields), start.month * 100 + start.day
     noise = [
         normal_noise(shape, pair.seed, purpose, year=year, date=month_day, member=copy)

@@ -1,9 +1,9 @@
 """Spherical harmonics on a Gaussian grid, and interpolation from this grid to the regular grid of the files.
 
-A field is (W, H, ..., B), with longitude first and the batch last. A spectrum is (2N, N, ..., B): row 2m holds the real
-part and row 2m + 1 the imaginary part of order m, the second dimension is the degree n, and N = truncation + 1. In this
-layout each half of a transform is one matrix product over all fields and members. At T21 that is faster than an FFT,
-and nothing is transposed.
+A field is (W, H, ..., B), with longitude first and the batch last. A spectrum is (2N, N, ..., B) with
+N = truncation + 1: position 2m of the first dimension holds the real part of order m, and 2m + 1 its imaginary part;
+the second dimension is the degree n. In this layout, each half of a transform is one matrix product over all fields and
+members. At T21 this is faster than an FFT, and nothing is transposed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from data_pipeline.legendre import legendre
 
 
 class Sphere:
-    """Triangular truncation, with a Gaussian grid on which products of two fields have no aliasing.
+    """Spherical harmonics up to a triangular truncation; on the Gaussian grid, products of two fields have no aliasing.
 
     f(λ, μ) = Σ_n [s_0n P_0n(μ) + 2 Σ_{m>0} Re(s_mn e^{imλ}) P_mn(μ)] with μ = sin(latitude) and ∫ P² dμ = 1.
     """
@@ -59,7 +59,7 @@ class Sphere:
         self.laplacian = (-degree * (degree + 1)).view(1, -1, 1, 1)
         """Eigenvalue -n(n + 1) of each degree, (1, N, 1, 1)."""
         self.mask = (degree >= degree.view(-1, 1)).repeat_interleave(2, 0).to(dtype).view(2 * N, N, 1, 1)
-        """1 where a coefficient exists, (2N, N, 1, 1): n ≥ m, and order 0 is real."""
+        """1 where a coefficient exists (n ≥ m, order 0 is real), else 0; (2N, N, 1, 1)."""
         self.mask[1] = 0
 
     def to_grid(self, spectrum: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Sphere:
         )
 
     def to_spectrum(self, field: Tensor, over_cos2: bool = False) -> Tensor:
-        """Return the spectrum of a field, or with `over_cos2` of `field / (1 - μ²)` at the same cost."""
+        """Return the spectrum of `field`; with `over_cos2`, return that of `field / (1 - μ²)`, at the same cost."""
         quadrature = self._quadrature_over_cos2 if over_cos2 else self._quadrature
         orders = (self._projection @ field.reshape(self.columns, -1)).view(len(self.mask), self.rows, -1)
         return torch.bmm(quadrature, orders).view(*self.mask.shape[:2], *field.shape[2:])
@@ -90,7 +90,7 @@ class Sphere:
 
 
 def resize(spectrum: Tensor, truncation: int) -> Tensor:
-    """Return a spectrum at another truncation: coefficients are dropped, or missing ones are zero."""
+    """Return a spectrum at another truncation; coefficients are dropped, or new coefficients are zero."""
     N = truncation + 1
     shared = min(N, spectrum.shape[1])
     resized = spectrum.new_zeros(2 * N, N, *spectrum.shape[2:])
@@ -101,8 +101,8 @@ def resize(spectrum: Tensor, truncation: int) -> Tensor:
 class Interpolation:
     """Interpolation from the Gaussian grid to `grid`, periodic in longitude and continuous across the poles.
 
-    Beyond a pole, a meridian continues 180 degrees of longitude away, with east and west, and north and south, swapped.
-    Four `points` make the interpolation cubic, two linear.
+    Beyond a pole, a meridian continues 180 degrees of longitude away, where east and west, and north and south, are
+    swapped. Interpolation from four `points` is cubic, from two linear.
     """
 
     def __init__(self, sphere: Sphere, grid: Grid, points: int = 4) -> None:
@@ -111,7 +111,7 @@ class Interpolation:
         down = 90 - sphere.latitudes
         circle = np.concatenate([down, 360 - down[::-1]])
         across = periodic_lagrange(circle, 90 - np.array(grid.latitudes), 360.0, points)
-        # Columns for the far side are flipped, so that north comes first.
+        # Columns of the matrix for the far side of the circle are flipped, so that north comes first.
         across = np.concatenate([across[:, : sphere.rows], across[:, sphere.rows :][:, ::-1]], axis=1)
         self._around, self._across = (torch.tensor(matrix, dtype=sphere.mu.dtype) for matrix in (around.T, across))
         self._poles = [row for row, latitude in enumerate(grid.latitudes) if abs(latitude) == 90]
@@ -119,7 +119,7 @@ class Interpolation:
     def __call__(self, fields: Tensor, vector: bool = False) -> Tensor:
         """Return fields (B, rows, columns) of the Gaussian grid as (B, H, W).
 
-        At a pole, a scalar has one value for all longitudes. With `vector`, fields are wind components, which refer to
+        At a pole, a scalar has one value for all longitudes. With `vector`, fields are wind components; they refer to
         the meridian of each point and change sign across a pole.
         """
         beyond = fields.roll(fields.shape[-1] // 2, dims=-1)
@@ -132,7 +132,7 @@ class Interpolation:
 def periodic_lagrange(knots: np.ndarray, targets: np.ndarray, period: float, points: int) -> np.ndarray:
     """Return the matrix (targets, knots) of Lagrange interpolation from the nearest knots, half of them on each side.
 
-    `knots` increase within one period; 4 `points` make it cubic, 2 linear.
+    `knots` increase within one period. Interpolation from 4 `points` is cubic, from 2 linear.
     """
     count = len(knots)
     left = np.searchsorted(knots, targets, side="right") - 1
@@ -154,7 +154,7 @@ def _legendre(truncation: int, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     N = truncation + 1
     m, n = np.arange(N)[:, None], np.arange(N + 1)[None]
     epsilon = np.sqrt(np.maximum(n**2 - m**2, 0) / (4 * n**2 - 1.0))
-    # The slope of the highest degree needs one degree more.
+    # The slope of the highest degree needs values of one more degree.
     values = legendre(N, mu, 1 - mu**2)[:N]
     slopes = np.zeros((N, len(mu), N))
     degrees = np.arange(N)

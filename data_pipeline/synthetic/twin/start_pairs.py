@@ -16,12 +16,12 @@ from data_pipeline.task import Variable
 
 REFERENCE_YEAR = 2018
 LEAD_TIMES = 0, 24, 48
-"""Hours."""
+"""Lead times of all forecasts, hours."""
 NEW_YEAR = date(REFERENCE_YEAR, 1, 1)
 STARTS = tuple(day for day in (NEW_YEAR + timedelta(n) for n in range(365)) if day.weekday() in (0, 3))
 """The 105 start dates of ENS-10: every Monday and Thursday of 2018."""
 MAX_DATES = len(STARTS) - 1
-"""Without 31 December, whose forecasts are valid in January, in the chain of another year."""
+"""Most start dates; 31 December is left out, because its forecasts are valid in January of the next year."""
 
 PRESSURE_VARIABLES = tuple(
     Variable(name, level) for name in ("z", "t", "u", "v", "q", "w", "d") for level in (500, 850)
@@ -38,14 +38,14 @@ VARIABLES: dict[str, dict[str, tuple[Variable, ...]]] = {
 STATIC_FIELDS_FILE = "static"
 
 BITS_PER_VALUE = 16
-"""As in ENS-10."""
+"""Bits per value, as in ENS-10."""
 MESSAGE_HEADER_BYTES = 125
 """Size of a GRIB1 message without its values."""
 
 
 @dataclass(frozen=True)
 class StartPair:
-    """Two neighbouring start dates in all years, which are integrated together and lost together."""
+    """Two neighbouring start dates in all years, which are integrated together."""
 
     starts: tuple[date, date]
     years: tuple[int, ...]
@@ -65,7 +65,7 @@ class StartPair:
         return len(self.starts) * len(LEAD_TIMES) * per_lead
 
     def _copies(self) -> dict[str, int]:
-        """Return how often each kind of file holds each field for one start date and lead time."""
+        """Return how many copies of a field each kind of file holds for one start date and lead time."""
         copies = {
             "output": len(self.years) * self.members,
             "analysis": len(self.years),
@@ -75,7 +75,7 @@ class StartPair:
 
 
 def start_pairs(dates: int) -> list[tuple[date, date]]:
-    """Return `dates` start dates (an even number, up to `MAX_DATES`), as pairs of neighbours spread over the year.
+    """Return `dates` start dates (an even number up to `MAX_DATES`) as pairs of neighbours spread over the year.
 
     >>> [f"{first:%m%d} {second:%m%d}" for first, second in start_pairs(4)]
     ['0108 0111', '0709 0712']

@@ -34,7 +34,7 @@ class State:
         return self._each(lambda field: field[..., index].contiguous())
 
     def repeat(self, count: int) -> State:
-        """Return `count` copies of each simulation, next to each other."""
+        """Return `count` copies of each simulation; the copies of one simulation are adjacent."""
         return self._each(lambda field: field.repeat_interleave(count, -1))
 
     def reset_rain(self) -> State:
@@ -42,7 +42,7 @@ class State:
         return replace(self, rain=torch.zeros_like(self.rain))
 
     def contract(self, count: int, factor: float) -> State:
-        """Return the state with the deviations of each `count` neighbours from their mean times `factor`."""
+        """Multiply deviations from the mean by `factor`, in each group of `count` neighbouring simulations."""
 
         def contracted(field: Tensor) -> Tensor:
             groups = field.view(*field.shape[:-1], -1, count)
@@ -53,7 +53,7 @@ class State:
 
     @staticmethod
     def join(parts: Sequence[State]) -> State:
-        """Return the simulations of all parts, which have the same day, one after another."""
+        """Return the simulations of all parts, one part after the other; all parts must have the same day."""
         fields = zip(*((part.spectrum, part.skin, part.rain, part.sea_anomaly) for part in parts), strict=True)
         spectrum, skin, rain, sea_anomaly = (torch.cat(field, -1) for field in fields)
         return State(spectrum, skin, rain, sea_anomaly, parts[0].day)

@@ -1,4 +1,4 @@
-"""`twin`: the twin experiment as datasets of xarray, for notebooks and tutorials."""
+"""The function `twin`: the twin experiment as xarray datasets, for notebooks and tutorials."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def twin(
 ) -> tuple[xr.Dataset, xr.Dataset]:
     """Return forecasts (init_time, lead_time, number, ...) and analyses (time, ...) of a small planet, in memory.
 
-    A chaotic model on the sphere is nature, an imperfect one makes the forecasts: docs/twin.md. Each year from the
-    first to the last of `years` has `dates` starts (an even number). The values are those of the files of `deepweather
-    prepare` with the same options, whose grid is finer. The forecasts also have the static fields lsm and z. Two starts
-    in each of 12 years take some seconds; each further pair of starts takes as long again.
+    A chaotic model on the sphere is nature, and an imperfect model makes the forecasts (docs/twin.md). Each year from
+    the first to the last of `years` has `dates` starts (an even number). `deepweather prepare` with the same options
+    writes the same values; its default grid is finer. The forecasts also have the static fields lsm and z. Two starts
+    in each of 12 years take some seconds, and each further pair of starts takes the same time.
     """
     with tempfile.TemporaryDirectory(prefix="deepweather-") as folder, ExitStack() as stack:
         experiment = Twin(folder, rows, columns, *years, dates, members, (), difficulty, seed)
