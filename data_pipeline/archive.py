@@ -39,15 +39,16 @@ class Archive:
     """Files of one data source; each part is a list of paths, patterns or URLs of GRIB, NetCDF or Zarr.
 
     `static_fields` may contain a land-sea mask (`lsm`) and orography (`z`). `oracle_ensemble`, in twin experiments,
-    is the best ensemble that the forecast's information allows. `missing`: a forecast that lacks a field of a
-    member, or the analysis of one of several targets, is an `error`, has missing values (`mask`) or is left out
-    (`drop`); see `data_pipeline.selection`. `variable_names` maps other names of variables to GRIB names, for example
-    {"T850": "t@850"}; in GRIB files a name is a shortName or a paramId. `intervals` states the intervals of amounts,
-    means and extremes where files do not, {"tp": "1h"}, or by part, {"analysis": {"tp": "1h"}, "ensemble": {"tp":
-    "since_start"}}; see `StatedIntervals`.
+    is the best ensemble that the forecast's information allows. `missing` decides about a forecast that lacks a field
+    of a member, or the analysis of one of several targets: it raises an `error`, has missing values (`mask`) or is left
+    out (`drop`); see `data_pipeline.selection`. `variable_names` maps the files' names of variables to GRIB names, for
+    example {"T850": "t@850"}; in GRIB files a name is a shortName or a paramId. `intervals` states the intervals of
+    amounts, means and extremes if the files do not, {"tp": "1h"}, or by part, {"analysis": {"tp": "1h"}, "ensemble":
+    {"tp": "since_start"}}; see `StatedIntervals`.
 
-    `grid` is the grid on which all parts are read: that of the `ensemble` or of the `analysis`, or a number of degrees.
-    The method of `regridding` brings fields to it. With None, all parts must have the points of the ensemble's grid.
+    `grid` names the grid on which all parts are read: `ensemble` or `analysis` for the grid of this part, or a number
+    of degrees. The method `regridding` brings fields to this grid. With None, all parts must have the points of the
+    ensemble's grid.
     """
 
     ensemble: Sequence[str]
@@ -72,11 +73,11 @@ class Archive:
         check_choice("data.archive.regridding", self.regridding, METHODS)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options only: another process looks at the files itself, also for the fingerprint."""
+        """Return the options only; another process reads the files itself, also for the fingerprint."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
-        """Do nothing: an archive can read everything in its files."""
+        """Do nothing, because an archive can read everything in its files."""
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude); missing fields are NaN."""
@@ -134,7 +135,7 @@ class Archive:
 
     @cached_property
     def _ensemble_intervals(self) -> StatedIntervals:
-        """The option `intervals` for the ensemble, which an oracle ensemble shares."""
+        """The option `intervals` for the ensemble and the oracle ensemble."""
         return StatedIntervals.parse(self.intervals, "ensemble")
 
     @cached_property
@@ -155,7 +156,7 @@ class Archive:
 
     @cached_property
     def _target(self) -> TargetGrid | None:
-        """The grid of analyses and static fields: the given one, otherwise the points of the ensemble's grid."""
+        """The grid of analyses and static fields: the grid that the option names, else the ensemble's points."""
         if self.grid is not None or not self.ensemble:
             return self._given_target
         try:
@@ -178,5 +179,5 @@ class Archive:
 
 
 def regridding_of(source: object) -> Method | None:
-    """Return the method that brings the fields of an archive to the grid of its option `grid`; None without it."""
+    """Return the method of regridding of an archive; None if its option `grid` is not set, or for other sources."""
     return source.regridding if isinstance(source, Archive) and source.grid is not None else None

@@ -1,7 +1,7 @@
-"""Mean and departures of every cell over all training forecasts, from which inputs are normalised; without PyTorch.
+"""Mean and departures of every cell over all training forecasts, to normalise inputs; without PyTorch.
 
-Forecasts are taken in blocks of `FORECASTS_OF_A_BLOCK`, and blocks are joined in their order. So the numbers are the
-same to the last bit in one process, on tiles of the globe, and on a cluster whose tasks each read a block.
+Forecasts are added in blocks of `FORECASTS_OF_A_BLOCK`, and blocks are joined in order. So the results are equal bit
+for bit in one process, on tiles of the globe, and on a cluster in which each task reads a block.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ FORECASTS_OF_A_BLOCK = 32
 CHANNEL_THREADS = 8
 """Channels of a forecast that are added at the same time."""
 CELLS_FOR_THREADS = 1 << 16
-"""Smaller fields are added by one thread: starting others would take longer."""
+"""Fewest cells for which several threads add a forecast; with fewer cells, starting threads would take longer."""
 
 
 class CellMoments:
-    """`count` of forecasts, their `mean`, and the sum of mean `squares` of the members' departures from it; (C, h, w).
+    """Number `count` of forecasts, their `mean`, and `squares` of the members' departures from it; all (C, h, w).
 
-    Sums are updated forecast by forecast in double precision, without the cancellation of a difference of large sums
-    (Welford 1962, doi:10.1080/00401706.1962.10490022; Chan et al. 1983, doi:10.1080/00031305.1983.10483115).
+    `squares` is the sum over forecasts of the mean squared departure of the members. Forecasts are added one by one in
+    double precision, without the cancellation of a difference of large sums (Welford 1962,
+    doi:10.1080/00401706.1962.10490022; Chan et al. 1983, doi:10.1080/00031305.1983.10483115).
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -60,7 +61,7 @@ class CellMoments:
         self.squares[channel] += squares
 
     def join(self, other: CellMoments) -> None:
-        """Add the forecasts of `other`, which come after the own ones."""
+        """Add the forecasts of `other`, which must come after the forecasts added so far."""
         total = np.maximum(self.count + other.count, 1)
         weight, departure = other.count / total, other.mean - self.mean
         self.squares += other.squares + departure**2 * (self.count * weight)
@@ -69,7 +70,7 @@ class CellMoments:
 
 
 class OrderedMoments:
-    """The moments of forecasts that are added in their order; `total()` joins the blocks."""
+    """The moments of forecasts that are added in order, block by block; `total()` joins the blocks."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._joined, self._block, self._added = CellMoments(shape), CellMoments(shape), 0
@@ -82,7 +83,7 @@ class OrderedMoments:
         self._added += 1
 
     def total(self) -> CellMoments:
-        """Return the moments of all forecasts so far; call it once."""
+        """Return the moments of all forecasts so far; this must be called only once."""
         self._close()
         return self._joined
 
@@ -92,7 +93,7 @@ class OrderedMoments:
 
 
 def join_blocks(blocks: Sequence[CellMoments]) -> CellMoments:
-    """Return the moments of all forecasts from those of successive blocks."""
+    """Return the moments of all forecasts from the moments of successive blocks."""
     total = CellMoments(blocks[0].mean.shape)
     for block in blocks:
         total.join(block)

@@ -36,7 +36,7 @@ class Cluster(Protocol):
         """Number of tasks that run at the same time."""
 
     def executor(self) -> AbstractContextManager[Executor]:
-        """Start the workers; inside the block Dask uses them, and the yielded Executor runs other work."""
+        """Start the workers; in the `with` block, Dask uses them, and the Executor runs other work on them."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Slurm:
 
 @contextmanager
 def _client(cluster: DistributedCluster) -> Iterator[Executor]:
-    """Let Dask compute on `cluster`; yield an Executor."""
+    """Make Dask compute on `cluster`; yield an Executor that runs work there."""
     from distributed import Client
     from distributed.scheduler import KilledWorker
 

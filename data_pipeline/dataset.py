@@ -30,12 +30,12 @@ from data_pipeline.tile_reader import read_tile
 class ForecastDataset(Dataset[Sample]):
     """The forecasts of a task that are valid on `dates` (or years) and can be used, by start and lead time.
 
-    `members`: the number of members, or their positions. `rows` and `columns` (step 1) select a tile of ensemble, mask,
-    static fields and target; `grid` is always the full grid. `moments` replaces the ensemble by the two
+    `members` is the number of members, or their positions. `rows` and `columns` (step 1) select a tile of ensemble,
+    mask, static fields and target; `grid` is always the full grid. `moments` replaces the ensemble by the two
     pseudo-members of `data_pipeline.pseudo_members`. Only the selection is read, but always full rows. `ledger` counts
-    the forecasts that are left out, and says why; `data_pipeline.selection` has the rules.
+    the forecasts that are left out, and says why, by the rules of `data_pipeline.selection`.
 
-    Thread-safe. Every access reads the sample again, into memory of samples that are no longer referenced.
+    The class is thread-safe. Every access reads the sample again, and reuses the memory of unreferenced samples.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ForecastDataset(Dataset[Sample]):
 
     @property
     def nbytes(self) -> int:
-        """Size of one sample in memory, without the static fields, which all samples share."""
+        """Bytes of one sample in memory, without the static fields, which all samples share."""
         cells = (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
         inputs, targets = len(self.task.channels), len(self.task.targets)
         members = 2 if self._moments else len(self._members)
@@ -90,7 +90,7 @@ class ForecastDataset(Dataset[Sample]):
         return torch.from_numpy(starts[inits]), torch.from_numpy(leads[places])
 
     def band(self, rows: slice) -> ForecastDataset:
-        """Return the same samples with only these `rows` of the tile; other rows are not read."""
+        """Return the same samples cut to the `rows` of the tile; other rows are not read."""
         other, rows = copy.copy(self), bounded_slice(rows, self.rows.stop - self.rows.start)
         other.rows = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
         other.static, other._buffers = self.static[:, rows].contiguous(), Buffers()
@@ -98,7 +98,7 @@ class ForecastDataset(Dataset[Sample]):
         return other
 
     def without(self, omissions: Sequence[Omission]) -> ForecastDataset:
-        """Return the same samples without some forecasts, which its ledger counts as left out."""
+        """Return the same samples without the forecasts `omissions`; the new ledger counts them as left out."""
         other, gone = copy.copy(self), {one.key: one for one in omissions}
         keys = zip(*(times.tolist() for times in self.times()), strict=True)
         other._keys = [place for place, key in zip(self._keys, keys, strict=True) if key not in gone]
@@ -147,7 +147,7 @@ def select_members(members: int | Collection[int] | None, count: int) -> tuple[i
 
 
 def batches(dataset: Dataset[Sample], size: int) -> Iterator[Sample]:
-    """Yield all samples once, in order, as batches with a leading B; samples from `Tiers` are prefetched."""
+    """Yield all samples once, in order, as batches (B, ...); samples from `Tiers` are prefetched."""
     if isinstance(dataset, Tiers):
         with Prefetcher(dataset, SampleOrder(len(dataset), size, shuffle=False)) as prefetched:
             yield from prefetched

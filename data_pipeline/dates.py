@@ -17,9 +17,9 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Dates:
-    """The days of `spans` without the days of `excluded`; a forecast belongs to it if it is valid on one of them.
+    """The days of `spans` without the days of `excluded`; forecasts that are valid on these days belong to the dates.
 
-    `excluded` days are those that are too close to another split. Spans are kept sorted, and adjacent ones joined.
+    `excluded` holds days that are too close to another split. Spans are sorted, and adjacent spans are joined.
 
     >>> print(Dates.of_years([2016, 2017, 2019]))
     2016-2017 and 2019
@@ -39,12 +39,12 @@ class Dates:
 
     @classmethod
     def of(cls, given: Dates | Iterable[int]) -> Dates:
-        """Return dates as they are, and years as all their days."""
+        """Return `given` dates as they are; return all days of `given` years."""
         return given if isinstance(given, Dates) else cls.of_years(given)
 
     @classmethod
     def of_times(cls, times: np.ndarray) -> Dates:
-        """Return the days that hold at least one of `times` (datetime64, any shape).
+        """Return the days on which at least one of `times` (datetime64, any shape) lies.
 
         >>> print(Dates.of_times(np.array(["2016-01-01T12", "2016-01-02", "2016-01-05"], "datetime64[s]")))
         2016-01-01 to 2016-01-02 and 2016-01-05 to 2016-01-05
@@ -61,12 +61,12 @@ class Dates:
 
     @property
     def days(self) -> Dates:
-        """The same days, with no day in `excluded`."""
+        """The same dates, with the excluded days removed from `spans`."""
         return Dates(_difference(self.spans, self.excluded))
 
     @property
     def years(self) -> tuple[int, ...]:
-        """All calendar years that have one of the days, increasing."""
+        """All calendar years that contain at least one of the days, increasing."""
         return tuple(sorted({year for first, last in self.days.spans for year in range(first.year, last.year + 1)}))
 
     def contains(self, times: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ class Dates:
         return not other.without(self).spans
 
     def without(self, other: Dates) -> Dates:
-        """Return the days that `other` does not have."""
+        """Return these days without the days of `other`."""
         return Dates(_difference(self.days.spans, other.days.spans))
 
     def first_not_in(self, other: Dates) -> date | None:
@@ -91,12 +91,12 @@ class Dates:
         return left[0][0] if left else None
 
     def first_shared(self, other: Dates) -> date | None:
-        """Return the first day that both have; None if there is none."""
+        """Return the first day that both dates have; None if there is none."""
         shared = self.without(self.without(other)).spans
         return shared[0][0] if shared else None
 
     def to_json(self) -> list[list[str]]:
-        """Return the first and last day of each span, excluded days cut out, as text such as 2018-10-31."""
+        """Return first and last day of each span without excluded days, as text such as 2018-10-31."""
         return [[first.isoformat(), last.isoformat()] for first, last in self.days.spans]
 
     @classmethod
@@ -140,7 +140,7 @@ def _day(value: object, end: str) -> date:
 
 
 def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return sorted spans; overlapping and adjacent ones become one."""
+    """Return sorted spans; overlapping and adjacent spans are joined."""
     found: list[Span] = []
     for first, last in sorted(spans):
         if found and (found[-1][1] == date.max or first <= found[-1][1] + DAY):

@@ -1,4 +1,4 @@
-"""Forecasts in files that a comparison scores as they are: members, mean and standard deviation, or quantiles."""
+"""Files of forecasts that a comparison scores unchanged: members, mean and standard deviation, or quantiles."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _KEYS = ("path", "kind", "drawn", "variable_names", "intervals")
 
 @dataclass(frozen=True)
 class ForecastFile:
-    """An entry `name` of the option `forecasts`: a path, a pattern, a list of them, or a mapping with `path`.
+    """An entry `name` of the option `forecasts`: a path, a pattern, a list of paths and patterns, or a mapping.
 
-    `kind` is needed only for files of several kinds. `drawn` is false for members that are not independent draws, such
-    as the quantiles that `correct` writes. `variable_names` and `intervals` are as in `Archive`.
+    `kind` is needed only for files with several kinds of forecasts. `drawn` is false for members that are not
+    independent draws, such as the quantiles that `correct` writes. `variable_names` and `intervals` are as in
+    `Archive`.
     """
 
     name: str
@@ -52,7 +53,7 @@ class ForecastFile:
 
     @classmethod
     def parse(cls, name: str, option: object) -> ForecastFile:
-        """Return the entry from the value of the option; a malformed one raises `InputError`."""
+        """Return the entry from the value of the option; a malformed value raises `InputError`."""
         own = option if isinstance(option, Mapping) else {"path": option}
         place = f"forecasts.{name}"
         if unknown := [key for key in own if key not in _KEYS]:
@@ -75,7 +76,7 @@ class ForecastFile:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the contents of all files, the versions of their readers and the options; a copy has the same."""
+        """A hash of all files' contents, the versions of their readers and the options; a copy has the same hash."""
         with _named_options(self.name):
             hashes = content_hashes(expand_addresses(self.paths))
         stated = self.intervals.described if self.intervals else []
@@ -83,9 +84,9 @@ class ForecastFile:
         return fingerprint_of(hashes, common_versions(), self.kind, self.drawn, names, stated)
 
     def open(self, task: Task, grid: Grid, meanings: Sequence[Meaning], regridding: Method | None) -> OpenedForecast:
-        """Open the targets of `task` on `grid`; `meanings` are those of the targets in the raw ensemble.
+        """Open the targets of `task` on `grid`; `meanings` are the targets' meanings in the raw ensemble.
 
-        Fields on another grid are brought to `grid` by the method of `regridding`, or refused without it.
+        Fields on another grid are brought to `grid` by the method `regridding`; without a method, they are refused.
         """
         with _named_options(self.name):
             kind, fields = summary_fields(
@@ -116,7 +117,7 @@ class ForecastFile:
 
 @dataclass(frozen=True, eq=False)
 class OpenedForecast:
-    """The fields of a `ForecastFile`, which is `source`."""
+    """The open fields of the `ForecastFile` `source`."""
 
     source: ForecastFile
     kind: ForecastKind
@@ -128,9 +129,9 @@ class OpenedForecast:
         return np.array(self.fields.numbers) / LEVEL_STEPS
 
     def lacking(self, starts: np.ndarray, leads: np.ndarray) -> list[Omission]:
-        """Return the forecasts, of those at `starts` (seconds since 1970) and `leads` (hours), that lack a field.
+        """Return the forecasts at `starts` (seconds since 1970) and `leads` (hours) that lack a field.
 
-        Raises `InputError` if all of them do.
+        Raises `InputError` if all forecasts lack a field.
         """
         known = set(self._positions)
         lost = [(s, h) for s, h in zip(starts.tolist(), leads.tolist(), strict=True) if (s, h) not in known]
@@ -166,9 +167,9 @@ class OpenedForecast:
 def open_files(
     files: Mapping[str, ForecastFile], forecasts: ForecastDataset, source: object
 ) -> tuple[dict[str, OpenedForecast], ForecastDataset]:
-    """Open all files beside the ensemble of a data `source`; return them, and the `forecasts` that all of them have.
+    """Open all files; return them, and the `forecasts` of the data `source` reduced to those that all files contain.
 
-    A forecast that a file lacks is left out for all models, and the ledger counts it.
+    A forecast that one file lacks is left out for all models, and the ledger counts it.
     """
     task = forecasts.task
     meanings = [forecasts.meanings[channel] for channel in task.target_channels]

@@ -1,4 +1,4 @@
-"""Summary of one forecast: a few numbers for each channel, from which an envelope is made; without PyTorch."""
+"""Summary of one forecast: a few numbers for each channel, to make an envelope; without PyTorch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 SUMMARY_COLUMNS = ("sum", "spread", "weight", "cells", "low", "high")
-"""What `summarise_tile` returns of each channel, along its last axis."""
+"""The numbers that `summarise_tile` returns for each channel, along its last axis."""
 SPREAD_CELLS = 4096
-"""About so many cells of a grid, evenly spread, give the spread."""
+"""Approximate number of cells, evenly distributed over the grid, from which the spread is computed."""
 
 
 def summarise_tile(
@@ -17,7 +17,7 @@ def summarise_tile(
 ) -> np.ndarray:
     """Return `SUMMARY_COLUMNS` (C, 6) of one forecast (M, C, h, w) with its mask (C, h, w), on one tile of the grid.
 
-    `weights` (H,) are those of the rows of the whole grid of `shape`; `rows` and `columns` are the tile.
+    `weights` (H,) are the weights of all rows of the grid of `shape`; `rows` and `columns` select the tile.
     """
     step = max(1, int((shape[0] * shape[1] / SPREAD_CELLS) ** 0.5))
     thin = slice(-rows.start % step, None, step), slice(-columns.start % step, None, step)
@@ -38,6 +38,6 @@ def summarise_tile(
 
 
 def join_tiles(tiles: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the statistics (..., 6) of the whole grid from those of its tiles."""
+    """Return `SUMMARY_COLUMNS` (..., 6) of the whole grid from those of its tiles."""
     all_tiles = np.stack(tiles)
     return np.concatenate([all_tiles[..., :4].sum(0), all_tiles[..., 4:5].min(0), all_tiles[..., 5:].max(0)], axis=-1)

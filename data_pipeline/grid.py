@@ -57,7 +57,7 @@ class Grid:
 
     @property
     def cell_longitudes(self) -> np.ndarray:
-        """The longitude of each cell, (1, W) on a grid, where a column has one longitude."""
+        """The longitude of each cell, (1, W), because each column of a grid has one longitude."""
         return np.array(self.longitudes)[None, :]
 
     @property
@@ -71,7 +71,7 @@ class Grid:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """Area of a cell of each row relative to the mean cell, (H,); the mean over rows is one.
+        """Area of a cell in each row, (H,), relative to the mean over rows.
 
         A cell extends half-way to its neighbours, at most to the pole, so a row at the pole has a small, positive area.
         """
@@ -87,8 +87,9 @@ class Grid:
     def across_pole(self, end: int) -> int | None:
         """Return how rows continue across the pole beyond the northern (`end=0`) or southern (`end=-1`) edge.
 
-        0: the next row is the edge row itself, rotated by 180° (the pole is half a row beyond). 1: the next row is the
-        neighbour of the edge row (the edge row is the pole). None: the grid does not reach the pole or is not periodic.
+        0: the next row is the edge row, rotated by 180°, because the pole is half a row beyond it. 1: the next row is
+        the neighbour of the edge row, because the edge row is the pole. None: the grid does not reach the pole or is
+        not periodic.
         """
         if not self.periodic or len(self.latitudes) < 2:
             return None
@@ -104,7 +105,7 @@ class Grid:
         return Grid(self.latitudes[::2], self.longitudes[::2])
 
     def matches(self, other: Grid) -> bool:
-        """Return whether two grids are equal up to `COORDINATE_TOLERANCE` and multiples of 360°: 200°E is 160°W."""
+        """Return whether two grids are equal up to `COORDINATE_TOLERANCE` and multiples of 360° (200°E is 160°W)."""
         if type(other) is not type(self) or self.shape != other.shape:
             return False
         north = np.subtract(self.latitudes, other.latitudes)
@@ -117,7 +118,7 @@ class Grid:
 
 
 def how_to_regrid(*grids: Grid) -> str:
-    """Return the end of an error message about different grids: what the user can do."""
+    """Return the end of an error message about different grids, which says what the user can do."""
     if all(type(grid) is Grid for grid in grids):
         return "set data.archive.grid=ensemble to read all on the ensemble's grid (docs/data/grids.md)"
     return "bring all to the same points first; data.archive.grid is for regular and reduced grids"

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _FURTHER = {"altitude": "altitudes", "station": "ids"}
-"""Coordinates that only points have, and the attributes of `Points`."""
+"""Names of the coordinates that only points have; for each, the attribute of `Points` with its values."""
 
 
 def grid_coordinates(grid: Grid) -> dict[str, tuple[str, np.ndarray]]:
-    """Return dimension and values of each coordinate of a grid, or of points, from which `grid_of` makes it again."""
+    """Return dimension and values of each coordinate of a grid, or of points; `grid_of` is the inverse."""
     positions = {"latitude": np.array(grid.latitudes), "longitude": np.array(grid.longitudes)}
     if not isinstance(grid, Points):
         return {name: (name, values) for name, values in positions.items()}

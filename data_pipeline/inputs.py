@@ -1,4 +1,4 @@
-"""What samples of a task are read from: channels at all lead times and of the analysis, truth, static fields."""
+"""Open the fields that samples of a task are read from: all channels, the truth and the static fields."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class OpenedTask(NamedTuple):
 
 
 def open_task(source: DataSource, task: Task, dates: Dates, moments: bool = False) -> OpenedTask:
-    """Open all that samples of `task` are read from; `moments`: mean and spread of the members suffice.
+    """Open all fields that samples of `task` are read from; with `moments`, mean and spread of the members suffice.
 
-    Every user of a task opens it here, so that all of them refuse it with the same `InputError`: for absent fields, for
-    other grids, units or intervals in ensemble and analysis, and for static fields.
+    All code opens a task with this function, so an unsuitable task is always refused with the same `InputError`: for
+    absent fields, for different grids, units or intervals in ensemble and analysis, and for absent static fields.
     """
     source.check_available(task, dates, moments)
     inputs, truth = input_fields(source, task), source.analysis_fields(task.targets)
@@ -53,8 +53,8 @@ def open_task(source: DataSource, task: Task, dates: Dates, moments: bool = Fals
 def input_fields(source: FieldSource, task: Task) -> Fields:
     """Open the channels of `task` to read samples from: (M, C, h, W) in the order of `Task.channels`.
 
-    Starts for which a channel has no field at all are left out, see `starts_without_input`. Formulas are computed when
-    a sample is read, unless the source holds their values.
+    Starts at which a channel has no field at all are left out, see `starts_without_input`. Formulas are computed when a
+    sample is read, unless the source holds their values.
     """
     if not task.formulas:
         return _read_fields(source, task)
@@ -102,10 +102,10 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
 
 
 def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetime64, tuple[str, ...]]:
-    """Return the starts for which a group of channels has no field at all, each with these channels.
+    """Return the starts at which a group of channels has no field at all, with the names of these channels.
 
-    In files they are absent, and `input_fields` left them out. In datasets of xarray they may be missing values, which
-    also count with `empty`; all values are read for this.
+    In files, such fields are absent, and `input_fields` has left out their starts. In datasets of xarray, all their
+    values may be missing instead; with `empty`, these starts are returned too, for which all values are read.
     """
     fields = fields.base if isinstance(fields, FormulaFields) else fields
     found: dict[np.datetime64, tuple[str, ...]] = {}
@@ -124,7 +124,7 @@ def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetim
 def static_values(grid: Grid, task: Task, available: xr.Dataset) -> np.ndarray:
     """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive.
 
-    The field `altitude` of points comes from their coordinates.
+    The field `altitude` of points is taken from their coordinates.
     """
     lat, lon = np.radians(grid.cell_latitudes), np.radians(grid.cell_longitudes)
     known = dict(
@@ -146,16 +146,16 @@ def static_values(grid: Grid, task: Task, available: xr.Dataset) -> np.ndarray:
 
 
 BEFORE_START = -1
-"""Position of a lead time before the start of a forecast."""
+"""Position that stands for a lead time before the start of a forecast."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelGroup:
-    """Further channels with the same lead time offset, of the analysis, or formulas that the source holds.
+    """Further channels of one kind: at one other lead time, of the analysis, or formulas that the source holds.
 
-    `leads` are positions in the lead times of `fields`, one per lead time of the task; `BEFORE_START` where the channel
-    is before the start of the forecast, so that its values are missing.
-    `members` are positions of the ensemble's members in `fields`, None for the analysis, which all members share.
+    `leads` has for each lead time of the task its position in the lead times of `fields`, or `BEFORE_START` if the
+    channel would be before the start of the forecast, where its values are missing. `members` are positions of the
+    ensemble's members in `fields`; None for the analysis, which all members share.
     """
 
     channels: tuple[Channel, ...]
@@ -168,8 +168,8 @@ class ChannelGroup:
 class InputFields:
     """Fields of all channels; implements `Fields`.
 
-    `own` are the channels at the sample's lead time; the channels of `groups` follow. `starts` are the positions in
-    `own` of the starts for which all groups have fields.
+    `own` has the channels at the sample's lead time; the channels of `groups` follow. `starts` are positions in `own`
+    of the starts at which all groups have fields.
     """
 
     own: Fields
@@ -198,12 +198,12 @@ class InputFields:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the members M."""
+        """The numbers of the M members."""
         return self.own.numbers
 
     @property
     def meanings(self) -> tuple[Meaning, ...]:
-        """Units and intervals of each channel, at its own lead time for each lead time of the samples."""
+        """Units and intervals of each channel; for each lead time of the samples, the interval of the field read."""
         found = list(self.own.meanings)
         for group in self.groups:
             for meaning in group.fields.meanings:
@@ -214,7 +214,7 @@ class InputFields:
 
     @cached_property
     def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
-        """The missing fields of each forecast that lacks one, the channels at the sample's lead time first."""
+        """The missing fields of each incomplete forecast, the channels at the sample's lead time first."""
         position = {start: init for init, start in enumerate(self.starts.tolist())}
         size = len(self.variables) * len(self.numbers)
         found = {
@@ -262,7 +262,7 @@ class InputFields:
             read_moments(part.fields, part.init, part.lead, out[:, part.channels], rows, members=selected)
 
     def parts(self, init: int, lead: int) -> Iterator[ChannelSource]:
-        """Yield the fields that the channels of the sample at positions `init` and `lead` are read from."""
+        """Yield the sources of all channels of the sample at positions `init` and `lead`."""
         position, last = int(self.starts[init]), len(self.own.variables)
         yield ChannelSource(self.own, position, lead, tuple(range(len(self.own.numbers))), slice(0, last))
         start = self.own.init_times[position]
@@ -273,10 +273,10 @@ class InputFields:
 
 
 class ChannelSource(NamedTuple):
-    """Some `channels` of a sample: the forecast of `fields` at positions `init` and `lead`.
+    """The source of some `channels` of a sample: the positions `init` and `lead` in `fields`.
 
     `members` are positions of the sample's members in `fields`; None for an analysis, which all members share. `lead`
-    is `BEFORE_START` where the channels have no values.
+    is `BEFORE_START` if the channels have no values.
     """
 
     fields: Fields

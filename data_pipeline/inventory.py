@@ -28,7 +28,7 @@ _PART_NAMES = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": 
 
 @dataclass(frozen=True)
 class Inventory:
-    """Scans every file of an archive once; the index in the cache makes later runs start at once."""
+    """Scans every file of an archive once; the index is cached, so that later runs start at once."""
 
     archive: Archive
 
@@ -100,19 +100,19 @@ class Inventory:
 
     @cached_property
     def _to_index(self) -> list[Path]:
-        """All GRIB files, each once."""
+        """All GRIB files, without repetition."""
         return list(dict.fromkeys(file for part in self._files for file in self._grib_files(part)))
 
     def _grib_files(self, part: str) -> list[Path]:
-        """Return the files of a part if they are GRIB, else nothing."""
+        """Return the files of a part if they are GRIB, else an empty list."""
         return expand_paths(self._files[part]) if self.archive.format_of(part) is GRIB else []
 
 
 def task_report(source: DataSource, task: Task, splits: Mapping[str, Dates]) -> Iterator[str]:
-    """Yield the ledger of a task over all dates, and the ledger that each split has in `train` or `evaluate`, as lines.
+    """Yield lines with the ledger of a task over all dates, and the ledger of each split in `train` or `evaluate`.
 
-    Raises the `InputError` with which `train` refuses the task or a split. Of the split `test` it is a line, because a
-    model can be trained before the test dates have data.
+    Raises the `InputError` with which `train` would refuse the task or a split. For the split `test`, the error is only
+    a line, because a model can be trained before the test dates have data.
     """
     title, stops, opened = f"task {task.name}", source.missing == "error", open_task(source, task, Dates.all())
     ledger = survey_forecasts(source, task, opened, Dates.all(), "drop" if stops else source.missing).ledger
@@ -126,7 +126,7 @@ def task_report(source: DataSource, task: Task, splits: Mapping[str, Dates]) -> 
         try:
             yield from select_forecasts(source, task, opened, dates).ledger.lines(name)
             if name == "training":
-                # Reads samples, for which PyTorch is imported: not by workers, and only at this place.
+                # This reads samples and imports PyTorch, which workers and other code of this module do not need.
                 from data_pipeline.plausibility import data_warnings
 
                 yield from (f"warning: {text}" for text in data_warnings(source, task, dates, refuse=True))

@@ -17,17 +17,17 @@ _WORDS: dict[str, str] = {
     "no_forecast": "no forecast in the files of another model that is compared",
     "masked": "a missing field, which models see as masked",
 }
-"""What the forecasts of each reason have or lack, for messages."""
+"""Words for each reason in messages, after `left out with`."""
 _MOST_CHANNELS = 3
-"""Longest list of channels in a message."""
+"""Most channels that a message names."""
 
 
 @dataclass(frozen=True, order=True)
 class Omission:
     """One forecast, by `start` (seconds since 1970) and `lead` (hours), that is left out for a `reason`.
 
-    With the reason `masked` the forecast is used, with missing values. `channels` are those that it lacks, `place` is
-    the member and the file of the first missing field.
+    With the reason `masked`, the forecast is used with missing values. `channels` are the channels that it lacks,
+    `place` is the member and the file of the first missing field.
     """
 
     start: int
@@ -48,7 +48,7 @@ class Omission:
 
     @property
     def valid_time(self) -> np.datetime64:
-        """When the forecast is valid."""
+        """The valid time of the forecast."""
         return np.datetime64(self.start + 3600 * self.lead, "s")
 
     @property
@@ -57,7 +57,7 @@ class Omission:
         return self.start, self.lead
 
     def to_json(self) -> list[Any]:
-        """Return plain values; `Omission(*values)` is equal."""
+        """Return JSON values; `Omission(*values)` makes an equal object."""
         return list(astuple(self))
 
     def __str__(self) -> str:
@@ -90,14 +90,14 @@ class Ledger:
 
     @property
     def by_reason(self) -> dict[str, list[Omission]]:
-        """The forecasts of each reason that occurs, in the order of `Reason`."""
+        """The omitted forecasts by reason, in the order of `Reason`; only reasons that occur."""
         found: dict[str, list[Omission]] = {reason: [] for reason in get_args(Reason)}
         for one in self.omissions:
             found[one.reason].append(one)
         return {reason: group for reason, group in found.items() if group}
 
     def lines(self, title: str) -> list[str]:
-        """Return a line with the numbers of forecasts, and a line for each reason with the first forecast.
+        """Return a line with the numbers of forecasts, and a line for each reason that names the first forecast.
 
         >>> print(*Ledger(3, (Omission(0, 24, "no_analysis"),)).lines("training"), sep="\\n")
         training: 2 of 3 forecasts are used
@@ -107,11 +107,11 @@ class Ledger:
         return found + [f"{title}: {text}" for text in self.sentences()]
 
     def sentences(self) -> list[str]:
-        """Return a text for each reason, with the number of forecasts and the first of them."""
+        """Return a text for each reason, with the number of forecasts and the first forecast."""
         return omission_texts(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers as plain values, with the first forecast of each reason as text."""
+        """Return the numbers as JSON values, with the first forecast of each reason as text."""
         return {"forecasts": self.forecasts, "used": self.used} | {
             reason: {"count": len(group), "first": str(group[0])} for reason, group in self.by_reason.items()
         }

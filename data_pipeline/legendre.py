@@ -10,10 +10,10 @@ import numpy as np
 def legendre(degree: int, mu: np.ndarray, cos2: np.ndarray) -> np.ndarray:
     """Return P_mn(μ) for all orders m and degrees n up to `degree` as a table (m, latitude, n).
 
-    `mu` is μ = sin(latitude), and `cos2` is cos²(latitude): near a pole, 1 - μ² would have few correct digits.
-    ∫ P_mn² dμ = 1 over [-1, 1], without the factor (-1)^m. With ε_mn = √((n² - m²) / (4n² - 1)):
-    ε_m,n+1 P_m,n+1 = μ P_mn - ε_mn P_m,n-1, from P_mm upwards (Belousov 1962). Upwards in degree this
-    recurrence is stable: at degree 100 the error is less than 1e-12.
+    `mu` is μ = sin(latitude), and `cos2` is cos²(latitude), which near a pole is more accurate than 1 - μ². The
+    functions are normalised to ∫ P_mn² dμ = 1 over [-1, 1], without the factor (-1)^m. They follow from P_mm by the
+    recurrence ε_m,n+1 P_m,n+1 = μ P_mn - ε_mn P_m,n-1 with ε_mn = √((n² - m²) / (4n² - 1)) (Belousov 1962). In
+    increasing degree the recurrence is stable: at degree 100 the error is less than 1e-12.
     """
     N = degree + 1
     m, n = np.arange(N)[:, None], np.arange(N)[None]

@@ -1,4 +1,4 @@
-"""Meaning: units of a field's values, its level, and its processing over time with the length of the interval."""
+"""Meaning: units of a field's values, its level, and the interval that the field covers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LEVEL_ATTRIBUTE = "level_of_fields"
 class Meaning:
     """Units of a variable's values, and the interval (minutes) that its fields cover at each lead time.
 
-    An interval ends at the valid time. It is `INSTANT` for an instantaneous field, or `UNKNOWN`. Units are empty if
-    the files state none. `level` says where the fields lie if the variable does not, such as `hybrid 137` for `t`; it
-    is empty if the files do not say it either (`formats.levels`).
+    An interval ends at the valid time. It is `INSTANT` for an instantaneous field, and `UNKNOWN` if it is not known.
+    Units are empty if the files state none. `level` is the level of the fields if the variable's name leaves it open,
+    such as `hybrid 137` for `t`; it is empty if the files do not state it (`formats.levels`).
     """
 
     variable: Variable
@@ -42,7 +42,7 @@ class Meaning:
         return cls(variable, variable.units, (interval,) * len(lead_times))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values from which `from_json` makes an equal meaning."""
+        """Return JSON values from which `from_json` makes an equal meaning."""
         values = {"variable": str(self.variable), "units": self.units, "intervals": list(self.intervals)}
         return values | ({"level": self.level} if self.level else {})
 
@@ -56,7 +56,7 @@ class Meaning:
 def check_targets(ensemble: Sequence[Meaning], truth: Sequence[Meaning], lead_times: Sequence[int]) -> None:
     """Raise `InputError` unless every target has the same units, level and intervals in the ensemble and the analysis.
 
-    `ensemble` and `truth` are the meanings of the targets; `lead_times` are those of the ensemble.
+    `ensemble` and `truth` are the meanings of the targets; `lead_times` are the lead times of the ensemble.
     """
     for forecast, analysis in zip(ensemble, truth, strict=True):
         variable = forecast.variable
@@ -103,10 +103,10 @@ def _refuse_unknown(variable: Variable, interval: int, part: str, where: str = "
 def differences(
     own: Sequence[Meaning], own_leads: Sequence[int], other: Sequence[Meaning], leads: Sequence[int]
 ) -> list[str]:
-    """Return how two sequences of meanings of the same channels differ, one text for each channel that does.
+    """Return texts on how two sequences of meanings of the same channels differ in units, levels and intervals.
 
-    `own_leads` and `leads` (hours) belong to the intervals. Lead times of only one of them do not count, and neither
-    do unknown intervals and levels.
+    `own_leads` and `leads` (hours) are the lead times of the intervals. Only lead times that both have are compared;
+    unknown intervals and levels do not count as different.
     """
     found = []
     for one, two in zip(own, other, strict=True):

@@ -1,7 +1,7 @@
-"""The table of known GRIB parameters: units, names in files and on pages, physical bounds, processing over time.
+"""The table of known GRIB parameters: units, names in files and in reports, physical bounds, processing over time.
 
-`data_pipeline.task.Variable` and `data_pipeline.formats.cf` read this table. A variable that is not in the table
-can be used too: it keeps the units and the name of its file.
+`data_pipeline.task.Variable` and `data_pipeline.formats.cf` read this table. A variable that is not in the table can be
+used too, with the units and the name in its file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Process = Literal["instant", "mean", "accumulation", "maximum", "minimum"]
 
 
 class Display(NamedTuple):
-    """Units in which people read values, and the factor from the table's units to these."""
+    """Units for tables and figures, and the factor that converts the table's units to them."""
 
     units: str
     factor: float = 1.0
@@ -30,12 +30,12 @@ class Display(NamedTuple):
 class Parameter(NamedTuple):
     """One GRIB parameter; `units` and `long_name` are those of ecCodes.
 
-    `spellings` are other names in NetCDF files, `standard_names` those of the CF conventions, each separated by spaces.
-    `title` is the name in tables for readers. `has_levels`: the parameter may lie on pressure levels; all others lie at
-    the surface. `bounds` are the physical minimum and maximum. `sea_only`: the field is missing, or constant, on land.
-    `process` is the processing over time that the name alone stands for, `hours` its interval if the name states it.
-    `water`: an amount of water, for which 1 kg m⁻² is 1 mm. `trace`: values up to it count as none, such as 0.1 mm of
-    rain; those of ECMWF's extreme forecast index.
+    `spellings` are other names in NetCDF files, `standard_names` the names in the CF conventions, separated by spaces.
+    `title` is the name in tables for readers. `has_levels` is true if the parameter may lie on pressure levels, false
+    if it always lies at the surface. `bounds` are the physical minimum and maximum. `sea_only` is true if the field is
+    missing, or constant, on land. `process` is the processing over time that the shortName implies, and `hours` the
+    interval if the shortName implies one. `water` marks an amount of water, for which 1 kg m⁻² is 1 mm. Values up to
+    `trace`, such as 0.1 mm of rain, count as zero, as in ECMWF's extreme forecast index.
     """
 
     units: str
@@ -63,7 +63,7 @@ class Parameter(NamedTuple):
 
     @property
     def display(self) -> Display:
-        """Units in tables and figures: mm for a depth of water, those of the table for all others.
+        """Units in tables and figures: mm for a depth of water, else the parameter's units.
 
         >>> PARAMETERS["tp"].display, PARAMETERS["2t"].display
         (Display(units='mm', factor=1000.0), Display(units='K', factor=1.0))
@@ -258,10 +258,10 @@ PARAMETERS = {
         standard_names="sea_ice_area_fraction",
     ),
 }  # fmt: skip
-"""By GRIB shortName."""
+"""The known parameters by GRIB shortName."""
 
 VECTOR_COMPONENTS = (
     "u", "v", "10u", "10v", "100u", "100v", "200u", "200v", "u10n", "v10n", "ewss", "nsss", "iews", "inss",
     "lgws", "mgws", "ust", "vst", "viwve", "viwvn", "ocu", "ocv",
 )  # fmt: skip
-"""Eastward and northward components of winds, stresses, fluxes and currents: they change sign across a pole."""
+"""Eastward and northward components of winds, stresses, fluxes and currents, which change sign across a pole."""

@@ -1,8 +1,8 @@
-"""Plausibility: sentences about a truth or members that seem to be other data than their metadata say.
+"""Plausibility: warn if a truth or members seem to be other data than their metadata say.
 
-Shifted times, mirrored or shifted coordinates, other units, another level and members of other starts leave files that
-can be read without an error. A few forecasts of the shortest lead time show them: they fit the truth far better after
-the error is undone. A forecast without any skill fits nothing better, so nothing is said about it.
+Files with shifted times, mirrored or shifted coordinates, other units, another level or members of other starts can be
+read without an error. A few forecasts of the shortest lead time reveal such errors: they fit the truth far better after
+an error is undone. For forecasts without any skill, no error is found.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task, Variable
 
 BLOCKS, STARTS_OF_BLOCK = 2, 8
-"""Blocks of consecutive starts that are read."""
+"""Number of blocks that are read, and number of consecutive starts in a block."""
 FEWEST_STARTS, FEWEST_CELLS, MOST_CELLS, MOST_MEMBERS = 6, 30, 4096, 8
-"""Fewer starts, or fewer cells with a value, say nothing. More cells or members are not read."""
+"""Fewest starts and fewest cells with a value that are enough for a check; most cells and members that are read."""
 HOURS = (-24, -12, 12, 24)
-"""Errors of times that are tried, in hours."""
+"""Time shifts in hours that are tried."""
 CLEARLY, LEAST_CORRELATION = 0.5, 0.6
-"""Undoing an error must reduce 1 - r to this part, and leave a correlation r of at least this."""
+"""When an error is undone, 1 - r must fall below the first number times its old value, and the correlation r must reach
+the second number."""
 MATCHING_CORRELATION = 0.8
-"""Correlation in space at which a member matches the truth of another start."""
+"""Spatial correlation above which a member matches the truth of another start."""
 UNIT_RATIOS = {1000.0: 3.0, 100.0: 3.0, 9.80665: 1.05}
-"""Ratios of units, and the factor by which the ratio of the magnitudes may differ from them."""
+"""Ratios of units that are often confused; for each, the factor by which the ratio of magnitudes may differ from it."""
 KELVIN, NEAR_KELVIN = 273.15, 25.0
 PACKING = 0.01
-"""Part of the usual range of values by which rounding may carry a value across a physical bound."""
+"""Fraction of the usual range of values by which rounding may move a value beyond a physical bound."""
 LEVEL_RATIO, LEVEL_PART = 4.0, 0.7
-"""A bias of another level is so many times the variability in time, and this part of that in time and space."""
+"""A bias suggests another level if it reaches the first number times the variability in time of a cell, and the second
+number times the variability in time and space."""
 
 
 @dataclass(frozen=True)
 class TargetForecasts:
-    """N forecasts of one target and lead time in K cells, in order of time."""
+    """N forecasts of one target and lead time in K cells, in the order of time."""
 
     target: Variable
     lead: int
     members: np.ndarray
-    """(N, M, K); one or two stand for the ensemble mean."""
+    """(N, M, K) members, or two pseudo-members."""
     truth: np.ndarray
-    """(N, K)"""
+    """(N, K) analyses at the valid times."""
     others: dict[str, np.ndarray]
-    """(N, K) truth with an error of place or time undone, by the words that say what was done."""
+    """(N, K) truth after an error of place or time is undone, by words for messages such as `12 h later`."""
 
     @cached_property
     def mean(self) -> np.ndarray:
@@ -59,7 +61,7 @@ class TargetForecasts:
         return self.members.mean(1)
 
     def problem(self, refuse: bool = False) -> str | None:
-        """Return a sentence about the first problem found, None for plausible data.
+        """Return a sentence about the first problem that is found; None for plausible data.
 
         With `refuse`, values outside the physical range raise an `InputError`.
         """
@@ -100,7 +102,7 @@ class TargetForecasts:
             if abs(abs(difference) - KELVIN) < NEAR_KELVIN:
                 who = "truth" if difference > 0 else "forecast"
                 return f"the {who} is lower by {abs(difference):.1f} on average; it seems to be in °C, not in K"
-        # Nearly no rain, or a few drops in one of them, has no ratio.
+        # With nearly no rain in the forecast or in the truth, the ratio means nothing.
         if min(np.count_nonzero(forecast), np.count_nonzero(truth)) < FEWEST_CELLS:
             return None
         ratio = float(np.sqrt((truth**2).mean() / (forecast**2).mean()))
@@ -117,7 +119,8 @@ class TargetForecasts:
     def _place_or_time(self) -> str | None:
         best: tuple[float, str] = (0.0, "")
         for done, other in self.others.items():
-            # The climate of each cell would hide a wrong day; the right hour of the day or place is part of it.
+            # For shifted times, the climate of each cell is removed, because it would hide a wrong day. For shifted
+            # places it is kept, because it shows the right place.
             centred = done.endswith("later") or done.endswith("earlier")
             own, undone = self._correlations(self.truth, other, centred)
             halves = [self._correlations(self.truth, other, centred, slice(first, None, 2)) for first in (0, 1)]
@@ -200,8 +203,8 @@ def data_warnings(
 
     With `refuse`, a target with values outside its physical range raises an `InputError`.
 
-    Reads at most `BLOCKS * STARTS_OF_BLOCK` forecasts of the shortest lead time, and analyses near their valid times.
-    Members of several variables that are in another order than each other cannot be seen: each order is a forecast.
+    This reads at most `BLOCKS * STARTS_OF_BLOCK` forecasts of the shortest lead time, and analyses near their valid
+    times. It cannot detect that two variables have their members in different orders.
     """
     targets = task.only_targets()
     stored = source.moments is not None
@@ -217,7 +220,7 @@ def data_warnings(
 
 
 def _chosen(count: int) -> np.ndarray:
-    """Return the positions of blocks of consecutive starts, the first and the last ones among `count`."""
+    """Return positions of blocks of consecutive starts among `count`, from the first to the last start."""
     if count <= BLOCKS * STARTS_OF_BLOCK:
         return np.arange(count)
     first = np.linspace(0, count - STARTS_OF_BLOCK, BLOCKS).astype(int)
@@ -225,7 +228,7 @@ def _chosen(count: int) -> np.ndarray:
 
 
 def _read(forecasts: ForecastDataset, source: DataSource, rows: np.ndarray, lead: int) -> Iterator[TargetForecasts]:
-    """Read forecasts at positions `rows`, and the truth with errors undone; yield the cases of each target."""
+    """Read the samples `rows` of `forecasts`, and the truth with errors undone; yield the forecasts of each target."""
     task, (H, W) = forecasts.task, forecasts.grid.shape
     step = max(1, int(np.ceil(np.sqrt(H * W / MOST_CELLS))))
     thin = (..., slice(None, None, step), slice(None, None, step))
@@ -261,12 +264,12 @@ def _read(forecasts: ForecastDataset, source: DataSource, rows: np.ndarray, lead
 
 
 def _is_clear(own: float, undone: float) -> bool:
-    """Whether the correlation `undone` is so much better than `own` that chance is no explanation."""
+    """Whether the correlation `undone` is so much better than `own` that it cannot be chance."""
     return undone >= LEAST_CORRELATION and 1 - undone < CLEARLY * (1 - own)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return Pearson's correlation, 0 where one does not vary or there are no values."""
+    """Return Pearson's correlation; 0 if one of the arrays does not vary, or if they are empty."""
     if a.size == 0:
         return 0.0
     a, b = a - a.mean(), b - b.mean()
@@ -275,7 +278,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _unit(values: np.ndarray) -> np.ndarray:
-    """Return values (..., K) with mean 0 and length 1 over K, 0 where they do not vary."""
+    """Return values (..., K) scaled to mean 0 and norm 1 over K; 0 where they do not vary."""
     values = values - values.mean(-1, keepdims=True)
     size = np.sqrt((values**2).sum(-1, keepdims=True))
     return values / np.where(size > 0, size, 1)

@@ -13,7 +13,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 
 LARGEST_MOVE = 1.0
-"""Greatest difference (degrees) between two positions of one station: forecasts often have that of the nearest cell."""
+"""Greatest difference (degrees) between two positions of a station; forecasts often give that of the nearest cell."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Points(Grid):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns, (n, 1): rows are read one by one, so a fit bounds its memory as on a grid."""
+        """Rows and columns, (n, 1), so that fits can read bands of rows and bound their memory, as on a grid."""
         return len(self.latitudes), 1
 
     @property
@@ -72,11 +72,11 @@ class Points(Grid):
         return np.array(self.longitudes)[:, None]
 
     def coarsen(self) -> Grid:
-        """Raise `InputError`: there is no coarser grid."""
+        """Raise `InputError`, because points have no coarser grid."""
         raise InputError(f"{self} have no neighbours, so there is no coarser grid; choose a model of single cells")
 
     def matches(self, other: Grid) -> bool:
-        """Return whether these are the same points in the same order: by id if both have ids, else by position."""
+        """Return whether both have the same points in the same order, by id if both have ids, else by position."""
         if not isinstance(other, Points) or self.shape != other.shape:
             return False
         return self.ids == other.ids if self.ids and other.ids else self._distance(other, ...) <= COORDINATE_TOLERANCE
@@ -84,7 +84,7 @@ class Points(Grid):
     def positions_in(self, other: Points) -> np.ndarray:
         """Return the index of each point in `other`, (n,), or -1 where `other` lacks the point.
 
-        Points with ids are found by id, wherever they are in `other`; points without ids must be in the same order.
+        Points with ids are found by id, in any order; points without ids must be the same points in the same order.
         """
         if not (self.ids and other.ids):
             if not self.matches(other):
@@ -118,5 +118,5 @@ class Points(Grid):
 
 
 def grid_of_json(values: Mapping[str, Any]) -> Grid:
-    """Return the grid or the points that `dataclasses.asdict` turned into `values`."""
+    """Return the grid or the points from the `values` that `dataclasses.asdict` made of it."""
     return (Points if "ids" in values else Grid)(**values)

@@ -1,4 +1,4 @@
-"""The verb `prepare`: generate data or check the user's files, then compute statistics and write a derived store.
+"""The verb `prepare`: generate data or check the user's files, then compute statistics and write a store.
 
 Finished parts are not repeated, so the same command continues after an interruption.
 """
@@ -48,7 +48,7 @@ def run(cfg: DictConfig) -> None:
     store = cfg.data.store
     if cfg.moments and store is None:
         raise InputError("moments=true applies to a store; set its folder with store=FOLDER, or leave out moments")
-    # Checking files does not need the split of their years, which may be unset.
+    # Without statistics and a store, the split is not needed and may be unset.
     split: Any = build(cfg.data.split) if statistics or store else None
     task, inventory = build(cfg.task), Inventory(archive)
     generator = build(cfg.data.generator) if "generator" in cfg.data else None
@@ -79,7 +79,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def used_dates(cfg: DictConfig, task: Task) -> dict[str, Dates]:
-    """Return the dates of training, validation and test, as far as they are set."""
+    """Return the dates of each split that is set, by title; if no fold is chosen, the dates of all folds together."""
     if "train" not in cfg.data.split:
         return {}
     split: Split = build(cfg.data.split)
@@ -91,7 +91,7 @@ def used_dates(cfg: DictConfig, task: Task) -> dict[str, Dates]:
 
 
 def selected_statistics(names: object) -> list[str]:
-    """Return the names of the requested statistics, each once."""
+    """Return the names of the requested statistics, without repetition."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise InputError(f"statistics must be a list, such as [normalization,efi], got {names!r}")
     for name in names:
@@ -139,7 +139,7 @@ def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecast
 
 
 def with_progress(statistic: Statistic, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
-    """Compute a statistic and print the progress."""
+    """Yield the pieces of a statistic, and show the progress."""
     with Progress(f"{statistic.name}: piece", statistic.count_pieces(training, at_once)) as progress:
         for piece in statistic.compute(training, at_once):
             yield piece
@@ -149,7 +149,7 @@ def with_progress(statistic: Statistic, training: TrainingForecasts, at_once: in
 def write_store(
     archive: Archive, task: Task, split: Split, folder: Path, moments: bool, workers: Executor, at_once: int
 ) -> None:
-    """Write a store with the forecasts of the training and validation dates, of all folds."""
+    """Write a store with the forecasts of all training and validation dates, including the dates of all folds."""
     plan = Store.plan(archive, task, split.stored, moments=moments)
     at_once = min(at_once, len(plan.shards))
     say("\n".join([f"\nstore: {plan}, in {folder}, {at_once} at a time", *plan.ledger.lines("store")]))

@@ -1,7 +1,7 @@
 """Moments: two pseudo-members that replace an ensemble of M members, for models that use only its mean and spread.
 
 For mean m and unbiased standard deviation s, the pseudo-members are m - s/√2 and m + s/√2. Their mean and unbiased
-standard deviation are exactly m and s, so such a model gives the same forecast, and a sample is M/2 times smaller.
+standard deviation are exactly m and s, so such a model gives the same forecast from a sample that is M/2 times smaller.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from collections.abc import Callable
 import numpy as np
 
 MOMENTS_VERSION = 2
-"""Raise it when `pseudo_members` returns other values: stores of moments and cached samples are then made again."""
+"""Increase this when `pseudo_members` returns other values, so that stores of moments and caches are made again."""
 
 
 def pseudo_members(ensemble: np.ndarray) -> np.ndarray:
     """Return pseudo-members (2, C, h, W) of members (M, C, h, W), in their precision; NaN where a member is missing.
 
-    In single precision both are finite in a cell, or neither.
+    In single precision, either both pseudo-members of a cell are finite, or neither is.
 
     One pass over the members sums their departures d from the first member, and d², in the precision of the ensemble:
 
         m = x₁ + Σd / M        s² = (Σd² - (Σd)² / M) / (M - 1)
 
     The difference loses at most a factor of M in precision, because the first member is at most √M standard deviations
-    s away from m; equal members have no spread at all. Departures below 1e-19 are too small in single precision.
+    s away from m. Equal members have exactly zero spread. Squares of departures below 1e-19 underflow in single
+    precision.
 
     >>> pseudo_members(np.array([1.0, 2.0, 6.0]).reshape(3, 1, 1, 1)).mean()
     np.float64(3.0)
@@ -50,7 +51,7 @@ def pseudo_members(ensemble: np.ndarray) -> np.ndarray:
 
 
 def reduce_members(read: Callable[[np.ndarray], None], count: int, out: np.ndarray) -> None:
-    """Fill `out` (2, C, h, W) with the pseudo-members of the `count` members that `read` fills an array with."""
+    """Fill `out` (2, C, h, W) with the pseudo-members of `count` members; `read` fills an array with the members."""
     members = np.empty((count, *out.shape[1:]), out.dtype)
     read(members)
     out[...] = pseudo_members(members)

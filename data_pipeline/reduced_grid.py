@@ -17,9 +17,9 @@ class ReducedGrid(Grid):
     """A global grid of latitude rows, north first; each row has its own number of points around the globe.
 
     `latitudes`, `longitudes` and `counts` hold the latitude, the first longitude and the number of points of each row.
-    `edges` (rows + 1) are the latitudes between the cells of neighbouring rows, from 90 to -90. A cell is a band of
-    longitudes, half-way to the neighbours in its row. Fields of such a grid have the shape (1, points): one row after
-    the other. They are read on a regular grid only (`data_pipeline.regridding`).
+    `edges` (rows + 1) are the latitudes of the rows' edges, from 90 to -90. A cell extends half-way to its neighbours
+    in the row. Fields have the shape (1, points), one row after the other. They must be regridded to a regular grid
+    when they are read (`data_pipeline.regridding`).
     """
 
     counts: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ class ReducedGrid(Grid):
     def healpix(cls, nside: int) -> ReducedGrid:
         """Return the HEALPix grid in ring order (Gorski et al. 2005, doi:10.1086/427976).
 
-        Edges of rows give each row the area of its points, which all have equal areas.
+        All points have equal areas, so the edges of a row are chosen to give the row the area of its points.
         """
         ring = np.arange(1, 4 * nside)
         from_pole = np.minimum(ring, 4 * nside - ring)
@@ -71,7 +71,7 @@ class ReducedGrid(Grid):
 
     @property
     def periodic(self) -> bool:
-        """True: all rows go round the globe."""
+        """True, because all rows go round the globe."""
         return True
 
     @cached_property

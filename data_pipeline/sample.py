@@ -19,11 +19,11 @@ from data_pipeline.protocols import ALL
 class Sample(NamedTuple):
     """One forecast start and lead time in physical units; a batch has a leading B on every field.
 
-    A NamedTuple, because PyTorch collates it and Lightning moves it between devices without further code.
+    It is a NamedTuple, because PyTorch collates it and Lightning moves it between devices without further code.
     """
 
     ensemble: Tensor
-    """(M, C, H, W) members of every input, in the order of `Task.channels`; any value where `mask` is False.
+    """(M, C, H, W) members of every input, in the order of `Task.channels`. Values are arbitrary where `mask` is False.
 
     A channel of the analysis is the same in all members.
     """
@@ -42,16 +42,16 @@ class Sample(NamedTuple):
 def verifiable(sample: Sample, target_channels: Sequence[int]) -> Tensor:
     """Return the analysis (..., T, H, W) of a sample or batch, NaN where a raw member of the target is missing.
 
-    Training, validation and evaluation use the same cells: where this is finite.
+    Training, validation and evaluation use exactly the cells in which the result is finite.
     """
     return sample.target.masked_fill(~select_channels(sample.mask, target_channels, -3), torch.nan)
 
 
 def select_channels(x: Tensor, channels: Sequence[int], dim: int) -> Tensor:
-    """Return the entries `channels` of a dimension; neighbouring ones are a view of `x`.
+    """Return the entries `channels` of a dimension; consecutive channels are returned as a view of `x`.
 
-    The same as indexing by a list. But PyTorch copies a list to the device of `x` at each use, and the host waits for a
-    GPU to arrive at that copy.
+    The result equals indexing with a list. But PyTorch copies a list to the device of `x` at each use, and the host
+    then waits until the GPU reaches the copy.
 
     >>> select_channels(torch.arange(5), [3, 0, 1], 0)
     tensor([3, 0, 1])
@@ -63,7 +63,7 @@ def select_channels(x: Tensor, channels: Sequence[int], dim: int) -> Tensor:
 
 
 class LatitudeBand(Dataset[Sample]):
-    """Some rows of the samples of any data set; whole samples are read."""
+    """A band of rows of the samples of any data set; whole samples are read."""
 
     def __init__(self, dataset: Dataset[Sample], rows: slice) -> None:
         self._dataset, self._rows = dataset, rows
@@ -76,7 +76,7 @@ class LatitudeBand(Dataset[Sample]):
 
 
 def latitude_band(dataset: Dataset[Sample], rows: slice) -> Dataset[Sample]:
-    """Return `rows` of the samples of a data set; a data set with a method `band` reads only these rows.
+    """Return the samples of a data set cut to a band of `rows`; a data set with a method `band` reads only these rows.
 
     Fits that need all samples at once use bands to bound their memory.
     """

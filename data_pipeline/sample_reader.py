@@ -1,4 +1,4 @@
-"""Reading of one sample: fields of a data source become tensors, in memory that is reused."""
+"""Read one sample: convert fields of a data source to tensors, in memory that is reused."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def read_sample(
 ) -> Sample:
     """Read one forecast at the positions `init` and `lead` of `ensemble`, with its truth `target`.
 
-    `static` are the static fields of the tile. With `moments`, two pseudo-members replace the `members`. `buffers`, if
-    given, provide the memory.
+    `static` holds the static fields of the tile. With `moments`, two pseudo-members replace the `members`. `buffers`,
+    if given, provides the memory.
     """
     count = 2 if moments else len(ensemble.numbers if members is None else members)
     values = (buffers or Buffers()).empty((count, len(ensemble.variables), *static.shape[1:]))
@@ -45,7 +45,7 @@ def read_sample(
     read(ensemble, init, lead, values, rows, columns, members)
     return Sample(
         ensemble=torch.from_numpy(values),
-        # Pseudo-members are missing in the same cells, so one of them has the mask.
+        # Both pseudo-members are missing in the same cells, so one of them is enough for the mask.
         mask=torch.from_numpy(complete_cells(values[:1] if moments else values)),
         static=static,
         target=target,
@@ -60,14 +60,18 @@ def static_fields(grid: Grid, task: Task, available: xr.Dataset) -> Tensor:
 
 
 class _Memory(np.ndarray):
-    """Memory of a buffer; a type of its own, because NumPy lets a view refer to the first array of the view's type."""
+    """Memory of a buffer.
+
+    It has a separate type, because a NumPy view refers to the first array of the view's type. So all views refer to the
+    array `base` in `Buffers.empty`, not to this memory.
+    """
 
 
 class Buffers:
     """Float32 arrays whose memory is reused when neither the array nor a view of it is referenced any more.
 
-    The operating system clears fresh memory page by page, which takes about as long as reading a field. At most
-    `max_free` unused buffers are kept. Thread-safe.
+    The operating system clears new memory page by page, which takes about as long as reading a field. At most
+    `max_free` unused buffers are kept. The class is thread-safe.
     """
 
     def __init__(self, max_free: int = 2) -> None:
@@ -83,11 +87,11 @@ class Buffers:
             memory = None
         if memory is None or memory.size != size:
             memory = _Memory(size, np.float32)
-        # All views of the returned array refer to `base`: when it is collected, the memory is no longer in use.
+        # All views of the returned array refer to `base`. When `base` is collected, the memory is no longer in use.
         base = memory.view(np.ndarray)
         weakref.finalize(base, self._free.append, memory).atexit = False
         return base.reshape(shape)
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[int]]:
-        """Pickle the limit, not the memory."""
+        """Return the limit only, so that pickling leaves out the memory."""
         return Buffers, (self._max_free,)

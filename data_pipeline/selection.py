@@ -1,14 +1,14 @@
-"""Selection: which forecasts of a task are used on some dates, and the ledger of the others.
+"""Selection: which forecasts of a task are used on some dates, and a ledger of the forecasts that are left out.
 
-A forecast is used if it has an analysis, all its inputs and all its fields. `DataSource.missing` decides about fields
-that are missing, of the ensemble and of the analysis alike:
+A forecast is used if it has an analysis, all its inputs and all its fields. `DataSource.missing` decides about missing
+fields, both of the ensemble and of the analysis:
 
-- `error`: the first of them raises an `InputError`;
+- `error`: the first missing field raises an `InputError`;
 - `mask`: the forecast is used, with NaN; models see the mask, and missing truth is not scored;
 - `drop`: the forecast is left out and counted.
 
-All members count, also if only some of them are read, so that scores with fewer members are of the same forecasts. A
-forecast is always left out if all of its fields are missing, unless that is an `error`.
+Missing fields of all members count, even if only some members are read, so that scores with fewer members are of the
+same forecasts. If all fields of a forecast are missing, it is left out with `mask` too.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def select_forecasts(source: DataSource, task: Task, opened: OpenedTask, dates: 
 def survey_forecasts(
     source: DataSource, task: Task, opened: OpenedTask, dates: Dates, missing: MissingPolicy
 ) -> Selection:
-    """Select forecasts like `select_forecasts`, with another policy for missing fields; there may be none."""
+    """Select forecasts like `select_forecasts`, by the policy `missing`; the selection may be empty."""
     ensemble, truth = opened.inputs, opened.truth
     without_input = {
         int(start.astype("datetime64[s]").astype(np.int64)): channels
         for start, channels in starts_without_input(ensemble, empty=True).items()
     }
     known = _known(source, task)
-    # In datasets of xarray, all targets may be missing at a time: then it has no analysis, as in files.
+    # In datasets of xarray, all targets may be missing at one time. This time then has no analysis, as in files.
     unknown = {k for (k, _), lacks in truth.incomplete.items() if lacks.count == lacks.of}
     analyses = {time: k for k, time in enumerate(_seconds(truth.init_times)) if k not in unknown}
     positions: dict[tuple[int, int], tuple[int, int] | None] = dict.fromkeys(known)
@@ -110,7 +110,7 @@ def survey_forecasts(
 
 
 def _known(source: DataSource, task: Task) -> dict[tuple[int, int], Omission]:
-    """Return the omissions of a source for the lead times and channels of a task, by start and lead time."""
+    """Return the source's own omissions that concern the lead times and channels of a task, by start and lead time."""
     wanted = {*map(str, task.fields_read), *(f"{target} truth" for target in task.targets)}
     found = {}
     for one in source.omissions:
@@ -123,7 +123,7 @@ def _known(source: DataSource, task: Task) -> dict[tuple[int, int], Omission]:
 def _missing_fields(
     ensemble: Fields, truth: Fields, position: tuple[int, int] | None, analysis: int
 ) -> MissingFields | None:
-    """Return the missing fields of the forecast at a position and of its analysis; None if both are complete."""
+    """Return the missing fields of the forecast at `position` and of its analysis; None if both are complete."""
     members, targets = position and ensemble.incomplete.get(position), truth.incomplete.get((analysis, 0))
     if targets:
         targets = replace(targets, channels=tuple(f"{channel} truth" for channel in targets.channels))

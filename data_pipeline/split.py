@@ -13,19 +13,21 @@ from data_pipeline.dates import DAY, Dates, Span, parse_span
 
 SPLITS = ("train", "val", "test", "held_out")
 NEXT_FOLD = "next_fold"
-"""Value of `val`: the fold after the one that is held out validates."""
+"""Value of `val` that makes the fold after the held-out fold the validation data."""
 
 
 @dataclass(frozen=True)
 class Split:
     """First and last year, or first and last date, of training, validation and test; valid times decide.
 
-    `val` and `test` may be None. With `folds`, the years (or days) of `train` are cut into so many consecutive folds
-    for cross-validation. Training leaves out the fold with the number `fold`, from 1; it is the split `held_out`. With
-    as many folds as years, each fold is one year. `val` may be `next_fold`: the fold after the one that is left out.
+    `val` and `test` may be None. `folds` is the number of consecutive folds for cross-validation into which the years
+    (or days) of `train` are cut. Training leaves out the fold with the number `fold`, counted from 1; this fold is the
+    split `held_out`. With as many folds as years, each fold is one year. With `val` set to `next_fold`, the fold after
+    the held-out fold validates.
 
-    Training and validation leave out forecasts that are valid within `gap_days` of a scored split, training also those
-    within `gap_days` of validation. None: 0 days if all splits are whole years, else the longest lead time.
+    Training and validation leave out forecasts that are valid within `gap_days` of a scored split; training also leaves
+    out forecasts within `gap_days` of validation. None means 0 days if all splits are whole years, else the longest
+    lead time.
     """
 
     train: Sequence[int | str]
@@ -83,7 +85,7 @@ class Split:
 
     @property
     def stored(self) -> Dates:
-        """All dates that training and validation need, of all folds: those of a derived store."""
+        """All dates that training and validation need in any fold; a store holds these dates."""
         return Dates(tuple(filter(None, (self._spans["train"], self._spans["val"]))))
 
     def leave_out(self, fold: int) -> Split:
@@ -91,7 +93,7 @@ class Split:
         return replace(self, fold=fold)
 
     def check_fold(self) -> None:
-        """Raise an `InputError` if there are folds, but none is chosen to be left out of training."""
+        """Raise an `InputError` if there are folds but the option `fold` is not set."""
         if self.folds is not None and self.fold is None:
             raise InputError(
                 f"data.split.folds={self.folds} needs data.split.fold, the fold that is left out of training; train "
@@ -120,7 +122,7 @@ class Split:
 
     @cached_property
     def _fold_spans(self) -> tuple[Span, ...]:
-        """The spans of all folds, whose lengths differ by one year, or day, at most; () without folds."""
+        """The spans of all folds, empty without folds; their lengths differ by at most one year (or day)."""
         if self.folds is None:
             return ()
         first, last = self._given("train")
@@ -153,5 +155,5 @@ class Split:
 
 
 def _near(spans: Sequence[Span], gap: timedelta) -> tuple[Span, ...]:
-    """Return the spans with `gap` more days at both ends; none if there is no gap."""
+    """Return the spans extended by `gap` at both ends; empty if there is no gap."""
     return tuple((first - gap, last + gap) for first, last in spans) if gap else ()

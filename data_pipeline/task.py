@@ -16,7 +16,7 @@ POSITION = ("sin_latitude", "cos_latitude_cos_longitude", "cos_latitude_sin_long
 
 
 class HasChannels:
-    """Base class of a task and of a store's plan, which list their channels alike."""
+    """Base class of a task and of a store's plan: the list of all channels."""
 
     inputs: tuple[Variable, ...]
     other_leads: tuple[Channel, ...]
@@ -49,7 +49,7 @@ class Task(HasChannels):
     other lead times, in the format of `Channel.other_lead`. `analysis` are variables of the analysis at the start.
     `formulas` are inputs that are computed from other fields, such as `advection(t@850)`.
     `thresholds` are events that `evaluate` scores, as text such as `> 0 degC`; data and models do not depend on
-    them, so that tasks with other thresholds are equal.
+    thresholds, so tasks that differ only in thresholds are equal.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Task(HasChannels):
         return replace(self, inputs=self.targets, static=(), other_leads=(), analysis=(), formulas=())
 
     def to_json(self) -> dict:
-        """Return plain values; `Task(**values)` is an equal task."""
+        """Return JSON values; `Task(**values)` is an equal task."""
         values = {
             "name": self.name, "inputs": [str(v) for v in self.inputs], "targets": [str(v) for v in self.targets],
             "lead_times": list(self.lead_times), "static": list(self.static),

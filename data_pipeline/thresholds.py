@@ -1,4 +1,4 @@
-"""Thresholds: events such as `> 0 degC` or `< 10 %` of the climatology, as options name them."""
+"""Thresholds: parse events such as `> 0 degC` or `< 10 %` (a percentile of the climatology) from options."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _EXAMPLES = "write one such as '> 0 degC', '>= 1 mm', '< 10 %' (a percentile of 
 class Threshold:
     """The event that a value lies on one `side` of a number.
 
-    `value` is in the units of the target, or a probability if `climatological`: then the number is that quantile of the
-    climatology reference for the cell and the season. `label` is the text for people.
+    `value` is in the units of the target. If `climatological`, it is a probability, and the number is this quantile of
+    the climatology reference for the cell and the season. `label` is the text in tables and figures.
     """
 
     side: Side
@@ -71,7 +71,8 @@ def parse_thresholds(option: object, task: Task, *, fitting: bool = False) -> tu
 
     A text is `SIDE NUMBER UNITS`, such as `>= 1 mm`, optionally after the name of a target. The units `%` stand for a
     percentile of the climatology. Without units, the number is in the units of the target. With `fitting`, a threshold
-    that is for none of the targets is left out instead of refused: the defaults of a task whose targets were replaced.
+    that applies to no target is left out instead of refused; this is for the default thresholds of a task whose targets
+    were replaced.
     """
     if isinstance(option, str) or not isinstance(option, Iterable):
         raise InputError(f"thresholds must be a list, got {option!r}; {_EXAMPLES}")
@@ -114,7 +115,7 @@ def parse_thresholds(option: object, task: Task, *, fitting: bool = False) -> tu
 
 
 def _of_target(form: re.Match[str], target: Variable, text: str) -> Threshold | None:
-    """Return the threshold in the units of `target`, None if the units of the text are not those of the target."""
+    """Return the threshold in the units of `target`; None if the units of the text cannot be converted to them."""
     side, number, units = form["side"], float(form["number"]), form["units"].strip()
     if units == "%":
         return Threshold(side, number / 100, climatological=True, label=f"{side} {number:g} %")  # type: ignore[arg-type]

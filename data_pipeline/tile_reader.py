@@ -1,4 +1,4 @@
-"""Reading of a tile of one forecast into an array, and where all members have a value; without PyTorch."""
+"""Read a tile of one forecast into an array, and find the cells where all members have a value; without PyTorch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_tile(
     columns: slice = ALL,
     members: Sequence[int] | None = None,
 ) -> None:
-    """Fill `out` (M, V, h, w) with rows and columns of a field; files are read by full rows."""
+    """Fill `out` (M, V, h, w) with some rows and columns of a forecast; files are read by full rows."""
     with _full_rows(fields, out, columns) as whole:
         fields.read(init, lead, whole, rows, members)
 
@@ -34,7 +34,7 @@ def read_moments(
     columns: slice = ALL,
     members: Sequence[int] | None = None,
 ) -> None:
-    """Fill `out` (2, V, h, w) with rows and columns of the pseudo-members of `members`, None for all."""
+    """Fill `out` (2, V, h, w) with some rows and columns of the pseudo-members of `members` (None: all)."""
     with _full_rows(fields, out, columns) as whole:
         if isinstance(fields, ReducingFields):
             fields.read_moments(init, lead, whole, rows, members)
@@ -45,7 +45,7 @@ def read_moments(
 
 @contextmanager
 def _full_rows(fields: Fields, out: np.ndarray, columns: slice) -> Iterator[np.ndarray]:
-    """Yield an array like `out` with rows of full length, whose `columns` are then in `out`."""
+    """Yield an array like `out` with full rows; at the end, copy its `columns` to `out`."""
     if out.shape[-1] == (width := fields.grid.shape[1]):
         yield out
         return

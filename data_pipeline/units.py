@@ -11,7 +11,7 @@ STANDARD_GRAVITY = 9.80665
 """Geopotential (m² s⁻²) per metre of geopotential height, by definition (WMO, CGPM 1901)."""
 
 WATER_DENSITY = 1000
-"""Density of the water of an amount of precipitation, kg m⁻³: 1 kg m⁻² is 1 mm."""
+"""Density of water, kg m⁻³, so that 1 kg m⁻² of precipitation is 1 mm."""
 
 _SYMBOLS = {
     "kelvin": "K", "Kelvin": "K", "degK": "K", "deg_K": "K", "degrees_K": "K",
@@ -34,7 +34,7 @@ class Conversion(NamedTuple):
 
     @property
     def inverse(self) -> Conversion:
-        """The conversion back.
+        """The conversion in the other direction.
 
         >>> Conversion(1.0, 273.15).inverse
         Conversion(factor=1.0, offset=-273.15)
@@ -43,7 +43,7 @@ class Conversion(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether any value changes."""
+        """Whether the conversion changes values."""
         return self != Conversion()
 
 
@@ -68,7 +68,7 @@ def find_conversion(units: str, wanted: str, *, water: bool = False, standard_na
 
 @cache
 def _convert(given: str, target: str, water: bool) -> Conversion | None:
-    """Return the conversion between two standard spellings, computed in fractions, so that 1 % is 0.01 exactly."""
+    """Return the conversion between units in standard spelling, computed in fractions so that 1 % is 0.01 exactly."""
     quantity = _registry().Quantity
     try:
         zero, one = (quantity(Fraction(value), _pint_units(given)) for value in (0, 1))
@@ -84,14 +84,14 @@ def _convert(given: str, target: str, water: bool) -> Conversion | None:
 
 @cache
 def _registry() -> Any:
-    """Return pint's table of units. Importing pint takes half a second, which most runs save."""
+    """Return pint's table of units; pint is imported only here, because the import takes half a second."""
     import pint
 
     return pint.UnitRegistry(non_int_type=Fraction, autoconvert_offset_to_baseunit=False)
 
 
 def _pint_units(units: str) -> str:
-    """Return a standard spelling as pint reads it."""
+    """Return units in standard spelling as a text that pint can read."""
     if units == "1":
         return "dimensionless"
     return re.sub(r"(?<=[A-Za-z%])(-?\d+)", r"**\1", units).replace("%", "percent").replace(" ", " * ")

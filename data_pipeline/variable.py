@@ -1,4 +1,4 @@
-"""Variable and Channel: what one field is, and which fields a sample has. Variables have GRIB shortNames."""
+"""Variable and Channel: the variable of a field, and the channels of a sample. Variables have GRIB shortNames."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.parameters import PARAMETERS, UNBOUNDED, VECTOR_COMPONENTS, Display, Process
 
 PREFIXES = {"avg_": "mean", "max_": "maximum", "min_": "minimum"}
-"""Processing over time by the beginning of ECMWF's shortNames for statistics, such as `avg_2t`."""
+"""Processing over time by the prefix of ECMWF's shortNames for statistics, such as `avg_2t`."""
 
 
 @dataclass(frozen=True, order=True)
 class Variable:
     """One variable: a GRIB shortName, a pressure level in hPa, and its processing over time.
 
-    `level` is 0 at the surface. `process` is empty if it is the parameter's own (`Parameter.process`): `2t` is
-    instantaneous, `tp` an accumulation. `period` is the length in hours of the interval that ends at the valid time; 0
-    stands for the interval that the files have.
+    `level` is 0 at the surface. `process` is empty if the processing is the one that the shortName implies
+    (`Parameter.process`): `2t` is instantaneous, `tp` an accumulation. `period` is the length in hours of the interval
+    that ends at the valid time; 0 means the interval in the files.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Variable:
 
     @property
     def trace(self) -> float:
-        """Values up to it count as none, such as 0.1 mm of rain; -inf if every value counts."""
+        """The limit up to which values count as zero, such as 0.1 mm of rain; -inf if every value counts."""
         return PARAMETERS[self.name].trace if self.name in PARAMETERS else -math.inf
 
     @property
@@ -105,7 +105,7 @@ class Variable:
 
     @property
     def parity(self) -> int:
-        """-1 if the values change sign across a pole, else 1.
+        """The factor on the values across a pole: -1 if they change sign there, else 1.
 
         The directions of east and north reverse at a pole: a wind straight across it blows from the north on one side
         and from the south on the other.
@@ -118,7 +118,7 @@ class Variable:
 
 
 def own_process(name: str) -> str:
-    """Return the processing over time that the parameter's name alone stands for.
+    """Return the processing over time that a shortName implies.
 
     >>> own_process("2t"), own_process("tp"), own_process("avg_2t")
     ('instant', 'accumulation', 'mean')
@@ -133,7 +133,7 @@ Origin = Literal["lead", "start", "before", "analysis"]
 
 @dataclass(frozen=True)
 class Channel:
-    """One channel of a sample: a variable of the forecast at a lead time, or of the analysis at its start.
+    """One channel of a sample: a variable of the forecast at a lead time, or of the analysis at the start.
 
     `origin` defines `hours`:
 

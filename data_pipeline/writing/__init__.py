@@ -1,8 +1,8 @@
 """Writers of GRIB and NetCDF: copies of forecasts with other values, and new files.
 
-`rewrite` copies a GRIB file with other values, `Encoder` makes new messages, `HeaderMarks` has the headers of corrected
-ones, `MessageRegridder` gives messages another grid, and `read_back` checks what was written. `forecast_copy` copies
-NetCDF files, `new_file` makes new ones.
+`rewrite` copies a GRIB file with other values, `Encoder` makes new messages, `HeaderMarks` marks the headers of
+corrected messages, `MessageRegridder` gives messages another grid, and `read_back` checks a written file.
+`forecast_copy` copies NetCDF files, `new_file` makes new NetCDF files.
 """
 
 from data_pipeline.writing.encode import Encoder

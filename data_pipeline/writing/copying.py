@@ -1,4 +1,4 @@
-"""Copy a NetCDF file variable by variable, so that some variables can get other values, packing or member counts."""
+"""Copy a NetCDF file variable by variable; some variables can get other values, packing or numbers of members."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CODECS = ("zlib", "zstd", "bzip2")
 
 
 def copy_structure(source: Any, target: Any, sizes: Mapping[str, int] | None = None, place: str = "") -> None:
-    """Define in `target` all dimensions, variables, groups and attributes of `source`, two open files.
+    """Define in the open file `target` all dimensions, variables, groups and attributes of the open file `source`.
 
-    `sizes` are other sizes of dimensions. `place` names the file for messages. Types that a file defines itself
+    `sizes` gives new sizes to some dimensions. `place` names the file for messages. Types that a file defines itself
     (compound, enumeration, ragged) raise `InputError`.
     """
     target.setncatts(_attributes(source))
@@ -44,7 +44,7 @@ def copy_structure(source: Any, target: Any, sizes: Mapping[str, int] | None = N
 
 
 def copy_values(source: Any, target: Any, without: Collection[str] = ()) -> None:
-    """Copy the values of all variables as they are stored, except those of `without` in the file's root group."""
+    """Copy the stored values of all variables except the variables `without` in the file's root group."""
     for name, variable in source.variables.items():
         if name not in without:
             for part in slabs(variable.shape, variable.dtype, _chunks(variable)):
@@ -54,7 +54,7 @@ def copy_values(source: Any, target: Any, without: Collection[str] = ()) -> None
 
 
 def stored_values(variable: Any, part: Any) -> Any:
-    """Return values as a file stores them: packed, with fill values, letters as letters."""
+    """Return the values as stored in the file: packed, with fill values, and texts as single letters."""
     variable.set_auto_maskandscale(False)
     if variable.dtype == "S1":
         variable.set_auto_chartostring(False)
@@ -62,7 +62,7 @@ def stored_values(variable: Any, part: Any) -> Any:
 
 
 def slabs(shape: Sequence[int], kind: Any, chunks: Sequence[int] = ()) -> Iterator[tuple[slice, ...]]:
-    """Yield parts that together cover an array; each has about `SLAB_BYTES` bytes at most, and whole `chunks`.
+    """Yield parts that together cover an array; a part has about `SLAB_BYTES` bytes at most, and whole `chunks`.
 
     >>> list(slabs((3, 2**23), np.dtype("f4")))[:2]
     [(slice(0, 1, None),), (slice(1, 2, None),)]
@@ -92,7 +92,7 @@ def _chunks(variable: Any) -> Sequence[int]:
 
 
 def _storage(variable: Any, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return the options of `createVariable` that store a variable of NetCDF-4 as it was stored."""
+    """Return the options of `createVariable` that keep the storage (compression, chunks) of a NetCDF-4 variable."""
     options: dict[str, Any] = {"endian": variable.endian()}
     filters = variable.filters() or {}
     if codec := next((name for name in _CODECS if filters.get(name)), None):

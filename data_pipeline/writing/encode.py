@@ -1,4 +1,4 @@
-"""Encoder: make new GRIB messages from fields. `rewriting` changes the values of messages that exist."""
+"""Encoder: make new GRIB messages from fields. `rewriting` changes the values of existing messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Keys that change from message to message come last. Other keys are set before th
 """
 
 MAX_INCREMENT = 65.0
-"""Largest increment in degrees that GRIB1 can store; wider grids are given by their edges."""
+"""Largest increment in degrees that GRIB1 can store; for coarser grids, only the edges are stored."""
 
 
 class Encoder:
@@ -66,7 +66,7 @@ class Encoder:
             flat[missing] = MISSING
         handle = self._set({**self._fixed, **keys})
         eccodes.codes_set(handle, "bitmapPresent", bitmap)
-        # Set for every field, because a constant field resets it to 0.
+        # The bits are set for every field, because a constant field resets them to 0.
         eccodes.codes_set(handle, "bitsPerValue", keys.get("bitsPerValue", self._bits))
         eccodes.codes_set_double_array(handle, "values", flat)
         return eccodes.codes_get_message(handle)
@@ -105,7 +105,7 @@ def _rank(name: str) -> int:
 
 
 def grid_template(grid: Grid, edition: int) -> bytes:
-    """Return a message on `grid`."""
+    """Return a GRIB message on `grid`, whose other keys and values are those of ecCodes' sample."""
     handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
     try:
         for name, value in _grid_keys(grid).items():

@@ -32,8 +32,8 @@ FIELD = np.dtype([("init", "i8"), ("lead", "i8"), ("number", "i8"), ("interval",
 class ForecastCopy:
     """A copy of one file that is being written; `put` gives fields new values, in the units in which fields are read.
 
-    Dimensions, coordinates, attributes, storage and all other values are those of the original. Where new values do not
-    fit the packing of their variable, the whole variable is packed anew; `notes` says so.
+    Dimensions, coordinates, attributes, storage and all other values are those of the original. If new values do not
+    fit the packing of their variable, the whole variable is packed anew, and `notes` says so.
     """
 
     def __init__(self, source: Path, copy: Any, blocks: Sequence[FieldBlock]) -> None:
@@ -43,7 +43,7 @@ class ForecastCopy:
         self._writers = [_BlockWriter(source, copy, block, self._stack) for block in blocks]
 
     def fields(self, variable: Variable) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield each block with fields of a variable of the file, and its `FIELD`s."""
+        """Yield the number of each block that has fields of a variable, and the `FIELD`s of this variable."""
         for number, block in enumerate(self.blocks):
             if variable in block.variables:
                 rows = np.empty(len(block.levels), FIELD)
@@ -57,7 +57,7 @@ class ForecastCopy:
             self._writers[block].put(field, values)
 
     def finish(self, attributes: Mapping[str, Any], of_variables: Mapping[int, Mapping[str, Any]]) -> None:
-        """Write what waits, then attributes of the file, and of the variables of some blocks."""
+        """Write the waiting fields, then the attributes of the file and, by block, the attributes of variables."""
         with library_lock():
             for number, writer in enumerate(self._writers):
                 self.notes += writer.finish()
@@ -65,7 +65,7 @@ class ForecastCopy:
             self.dataset.setncatts(dict(attributes))
 
     def close(self) -> None:
-        """Forget fields that wait."""
+        """Discard the waiting fields."""
         self._stack.close()
 
 
@@ -73,7 +73,7 @@ class ForecastCopy:
 def copy_forecasts(
     source: Path, target: Path, variables: Collection[Variable], names: Mapping[str, str] | None = None
 ) -> Iterator[ForecastCopy]:
-    """Yield the copy of a file in which fields of `variables` can be written; it gets its name `target` at the end."""
+    """Yield a copy of a file in which fields of `variables` can be written; it gets its name `target` at the end."""
     blocks = [
         block
         for block in NetCDFCatalog.read_blocks(source, NameMap(names))
@@ -114,12 +114,12 @@ def _refuse_full_disk(source: Path, target: Path) -> None:
 
 
 def _unwritten(target: Path, error: RuntimeError) -> InputError:
-    """Return the error for a file that cannot be written; the NetCDF library reports a full disk as an error of HDF."""
+    """Return the error for a file that cannot be written; the NetCDF library reports a full disk as an HDF error."""
     return InputError(f"cannot write {target} ({error}); check the space on the device and the folder's permissions")
 
 
 def _check(partial: Path, target: Path) -> None:
-    """Raise unless the file can be opened again, and is not cut off."""
+    """Raise an error unless the file can be opened again, has variables and is not cut off."""
     file = NetCDFFile.at(partial)
     with file.open() as dataset:
         file.refuse_if_cut_off(dataset)
@@ -130,8 +130,8 @@ def _check(partial: Path, target: Path) -> None:
 class _BlockWriter:
     """Writes the fields of a block in the order and packing of the file.
 
-    Fields of a variable that is packed in whole numbers wait in a file without a name until all are known: only then is
-    their range known.
+    If a variable is packed in whole numbers, its fields wait in an unnamed temporary file until all are known, because
+    the packing depends on their range.
     """
 
     def __init__(self, source: Path, copy: Any, block: FieldBlock, stack: ExitStack) -> None:
@@ -169,7 +169,7 @@ class _BlockWriter:
             raise disk_error(error, self.folder) or error from None
 
     def finish(self) -> list[str]:
-        """Write the fields that wait; return notes about the packing and about attributes that no longer hold."""
+        """Write the waiting fields; return notes on a new packing and on attributes that no longer hold."""
         notes, name = [], self.block.data.name
         if not self.packing.fits(self.lowest, self.highest):
             notes.append(self._repack())
@@ -186,11 +186,11 @@ class _BlockWriter:
                 self.variable.delncattr(key)
             notes.append(f"{name}: corrected values lie outside {' and '.join(held)}, which the output does not have")
         if np.isfinite(self.lowest) and "actual_range" in self.variable.ncattrs():
-            self.variable.delncattr("actual_range")  # of the raw values
+            self.variable.delncattr("actual_range")  # it describes the raw values
         return notes
 
     def _repack(self) -> str:
-        """Choose a packing for the corrected and all other values, and store the others in it."""
+        """Choose a packing for corrected and uncorrected values, store the uncorrected values in it; return a note."""
         old, name = self.packing, self.block.data.name
         corrected = {*self.waiting}
         for field in range(len(self.block.levels)):
@@ -229,7 +229,7 @@ class _BlockWriter:
         return values.view(self.variable.dtype) if values.dtype.kind == "u" else values
 
     def _key(self, field: int) -> tuple[Any, ...]:
-        """Return the position of a field in the variable; its cells are whole."""
+        """Return the index of a field in the variable, with all its cells."""
         position = dict(zip(self.block.outer, np.unravel_index(field, self.block.shape), strict=True))
         return tuple(int(position[name]) if name in position else slice(None) for name in self.block.data.dimensions)
 

@@ -1,7 +1,7 @@
-"""Marks: headers by which a corrected message can be told from a raw one.
+"""Marks: header keys that distinguish a corrected message from a raw one.
 
-Marks are set in the bytes of a message: ecCodes would pack the values again. `HeaderMarks` asks ecCodes once for each
-kind of message whether all keys that identify a field are as before.
+Marks are set in the bytes of a message, because ecCodes would pack the values again. Once for each kind of message,
+`HeaderMarks` checks with ecCodes that all keys that identify a field are unchanged.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from data_pipeline.common.errors import InputError
 
 TEMPLATES = ("same", "postprocessed")
 POSTPROCESSED_TEMPLATES = {0: 70, 1: 71, 8: 72, 11: 73}
-"""WMO product definition templates of forecasts, and of post-processed forecasts with the same contents."""
+"""WMO product definition templates of post-processed forecasts, by the template of the raw forecast."""
 ENSEMBLE = (1, 11, 71, 73)
 BIAS_CORRECTED, BIAS_CORRECTED_ENSEMBLE, POST_PROCESSED = 3, 11, 13
 """Codes of WMO table 4.3, type of generating process."""
 NO_PROCESS, LAST_PROCESS = 255, 254
-"""Identifiers of a generating process: 255 is WMO's missing value."""
+"""Identifiers of a generating process; 255 is WMO's missing value."""
 IDENTITY = (
     "paramId", "dataType", "centre", "subCentre", "dataDate", "dataTime", "stepRange", "stepType", "typeOfLevel",
     "level", "number", "numberOfForecastsInEnsemble", "expver", "stream", "class", "gridType", "numberOfPoints",
@@ -33,7 +33,7 @@ SHORTEST_PRODUCT = 34
 
 
 class SectionError(ValueError):
-    """A message lacks a section, or states wrong lengths of its sections; the text says which."""
+    """A message lacks a section, or states wrong lengths of its sections; the error's text says which."""
 
 
 class HeaderMarks:
@@ -46,9 +46,9 @@ class HeaderMarks:
         self._checked: set[Hashable] = set()
 
     def __call__(self, message: bytes) -> bytes:
-        """Return a message with one field with the headers of a corrected one.
+        """Return the message, which holds one field, with the headers of a corrected message.
 
-        Raises `InputError` if the message has no post-processed template, or if ecCodes finds another field in it.
+        Raises `InputError` if there is no post-processed template for it, or if ecCodes would then read another field.
         """
         new = postprocessed(message) if self._postprocessed else message
         new = marked(new) if self._mark else new
@@ -61,7 +61,7 @@ class HeaderMarks:
 
 
 def marked(message: bytes) -> bytes:
-    """Return a message whose generating process is no longer that of the raw forecast.
+    """Return the message with another generating process than the raw forecast.
 
     `generatingProcessIdentifier` becomes 255, or 254 if it is 255. In GRIB2, `typeOfGeneratingProcess` becomes
     bias-corrected (ensemble) forecast, or post-processed forecast in templates 4.70 to 4.73.
@@ -83,8 +83,8 @@ def marked(message: bytes) -> bytes:
 def postprocessed(message: bytes) -> bytes:
     """Return a GRIB2 message with the template of a post-processed forecast: 4.70, .71, .72 or .73.
 
-    The templates have five octets more, before octet 12: `inputProcessIdentifier` and `inputOriginatingCentre`, those
-    of the raw message, and `typeOfPostProcessing`, 255 (missing), because each centre numbers its own techniques.
+    These templates have five more octets before octet 12. `inputProcessIdentifier` and `inputOriginatingCentre` are set
+    to the raw message's, `typeOfPostProcessing` to 255 (missing), because each centre numbers its own techniques.
     """
     if message[7] == 1:
         raise InputError(
@@ -128,7 +128,7 @@ def template_of(message: bytes) -> int:
 
 
 def _kind(message: bytes) -> Hashable:
-    """Return what messages of one parameter, centre, level and template share."""
+    """Return the bytes that messages of one parameter, centre, level and template share."""
     if message[7] == 1:
         return message[8 + 3 : 8 + 12]
     section = product_section(message)

@@ -28,9 +28,9 @@ _METHODS = {"instant": "point", "accumulation": "sum", "mean": "mean", "maximum"
 
 @dataclass(frozen=True)
 class NewVariable:
-    """A variable to write: members of a forecast, or a summary of them.
+    """A variable to write: the members of a forecast, or a summary of the members.
 
-    `intervals` (minutes) has one entry per lead time, see `Meaning`. `attributes` are further or other attributes.
+    `intervals` (minutes) has one entry per lead time, see `Meaning`. `attributes` are added, or replace default ones.
     """
 
     name: str
@@ -40,11 +40,11 @@ class NewVariable:
     has_members: bool = True
     attributes: Mapping[str, Any] = field(default_factory=dict)
     level: str = ""
-    """The level of `Meaning`."""
+    """The level, as in `Meaning`."""
 
     @classmethod
     def of(cls, meaning: Meaning) -> NewVariable:
-        """Return the variable of members with a meaning."""
+        """Return the variable for members with this meaning."""
         variable = meaning.variable
         known = PARAMETERS.get(variable.name)
         units = known.units.replace("**", "") if known else meaning.units
@@ -66,10 +66,10 @@ def variable_name(variable: Variable) -> str:
 
 
 class NewForecastFile:
-    """A file that is being written; `put` fills in one variable of one forecast.
+    """A file that is being written; `put` writes one variable of one forecast.
 
-    A single start is a scalar coordinate, and the dimension of the lead times is called `time`, with the valid times:
-    programs such as CDO read at most four dimensions. With several starts, start and lead time are dimensions.
+    With several starts, start and lead time are dimensions. A single start is a scalar coordinate, and the dimension of
+    lead times is called `time` and holds the valid times, because programs such as CDO read at most four dimensions.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class NewForecastFile:
         self._coordinate(name, () if self._single else (name,), hours[0] if self._single else hours, "f8", **reference)
 
     def _axis(self, intervals: tuple[int, ...]) -> str:
-        """Return the dimension of lead times whose fields cover `intervals`; define it and its bounds if necessary."""
+        """Return the name of the dimension of lead times with these `intervals`; define it and its bounds if needed."""
         if set(intervals) & {UNKNOWN}:
             intervals = (INSTANT,) * len(intervals)
         if intervals not in self._axis_of:

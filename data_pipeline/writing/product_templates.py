@@ -1,4 +1,4 @@
-"""Product templates: headers of messages that hold a statistic of a corrected ensemble instead of a member."""
+"""Product templates: headers for messages that hold a statistic of a corrected ensemble instead of a member."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_QUANTILES = 1000
 class StatisticHeader:
     """Headers of a statistic: mean, spread, quantile at `level`, or probability above or below `limit`.
 
-    `limit` is in the units of the messages. Call it with a member's message to get the statistic's headers.
+    `limit` is in the units of the messages. Call the object with a member's message to give it the statistic's headers.
     """
 
     kind: Literal["mean", "spread", "quantile", "probability"]
@@ -40,7 +40,7 @@ class StatisticHeader:
     def __call__(self, message: bytes) -> bytes:
         """Return the message of a member with the headers of the statistic; the values are still the member's.
 
-        GRIB1 holds mean and spread by ECMWF's types `em` and `es` only.
+        GRIB1 has headers for mean and spread only, as ECMWF's types `em` and `es`.
         """
         if message[7] == 1:
             return self._first_edition(message)

@@ -1,4 +1,4 @@
-"""Read a corrected GRIB file back from the disk: count of messages, headers, ranges of values, order of members."""
+"""Read a corrected GRIB file back from the disk and check its messages, headers, ranges of values and member order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from data_pipeline.formats.grib.table import Table
 from data_pipeline.task import Variable
 
 MOST_CELLS = 1 << 18
-"""Values of one forecast whose order is compared; of larger forecasts, every n-th cell, because sorting takes long."""
+"""Most values of one forecast whose order is compared; larger forecasts are thinned, because sorting is slow."""
 
 
 def read_back(
@@ -23,10 +23,11 @@ def read_back(
 ) -> dict[str, Any]:
     """Return what the file at `path` holds, compared with the `sources` that it was made from.
 
-    `messages` counts all messages and those of the sources. `headers` is true if every message of the sources has one
-    with its variable, start, step, interval and member. For each of the `variables`: number of messages, lowest and
-    highest value of the first forecast, and the share of its cells in which the members have the sources' order
-    (`ranks`; members that are equal in one of both files have no order; null on another grid).
+    `messages` and `messages_of_input` count the messages of the file and of the sources. `headers` is true if every
+    message of the sources has a message in the file with the same variable, start, step, interval and member. `fields`
+    has for each of the `variables`: number of messages, lowest and highest value of the first forecast, and `ranks`,
+    the share of its cells in which the members have the same order as in the sources. Members that are equal in either
+    file may have any order; on another grid, `ranks` is None.
     """
     own_names = MessageNames(names or {})
     written, originals = Table.of(path), [Table.of(source) for source in sources]
@@ -46,7 +47,7 @@ def _rows(table: Table) -> list[tuple[str, int, int, int, int]]:
 def _forecast(
     written: Table, originals: Sequence[Table], variable: Variable, names: MessageNames
 ) -> dict[str, Any] | None:
-    """Return count, range and order of members of the first forecast of a variable."""
+    """Return number of messages, range of values and order of members for the first forecast of a variable."""
     own = _of_variable(written, variable, names)
     if not len(own):
         return None
@@ -73,7 +74,7 @@ def _of_variable(table: Table, variable: Variable, names: MessageNames) -> np.nd
 
 
 def _members(table: Table, records: np.ndarray) -> dict[int, np.ndarray]:
-    """Return the fields of messages by member, flat."""
+    """Return the flat field of each message, by member."""
     with table.path.open("rb", buffering=0) as file:
         return {
             int(record["number"]): decode(
@@ -84,7 +85,7 @@ def _members(table: Table, records: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def same_order(raw: np.ndarray, corrected: np.ndarray) -> float | None:
-    """Return the share of cells in which no two members (M, cells) have changed places.
+    """Return the share of cells in which no two members (M, cells) have changed their order.
 
     >>> same_order(np.array([[1.0, 1.0], [2.0, 2.0]]), np.array([[3.0, 5.0], [3.0, 4.0]]))
     0.5
@@ -94,7 +95,7 @@ def same_order(raw: np.ndarray, corrected: np.ndarray) -> float | None:
     whole = np.isfinite(raw).all(0) & np.isfinite(corrected).all(0)
     if not whole.any():
         return None
-    # Among equal raw members, any order is right, so the corrected values order them.
+    # Equal raw members may have any order, so they are sorted by their corrected values.
     order = np.lexsort((corrected[:, whole], raw[:, whole]), axis=0)
     values = np.take_along_axis(corrected[:, whole], order, 0)
     return float((np.diff(values, axis=0) >= 0).all(0).mean())

@@ -1,4 +1,4 @@
-"""MessageRegridder: GRIB messages on a regular grid in place of messages on other grids."""
+"""MessageRegridder: bring GRIB messages from other grids to a regular grid."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ EARTH = slice(14, 30)
 
 
 class MessageRegridder:
-    """Gives messages the grid of `target`; `counts` has the number of messages by their former grid.
+    """Gives messages the grid of `target`; `counts` holds the number of messages by their former grid.
 
-    Only the sections of grid, packing and values are new. Thread-safe.
+    Only the sections of grid, packing and values are new. The class is thread-safe.
     """
 
     def __init__(self, target: TargetGrid) -> None:
@@ -45,9 +45,9 @@ class MessageRegridder:
         ]
 
     def regrid(self, message: bytes, layout: Layout) -> tuple[bytes, Layout, np.ndarray]:
-        """Return the message on the target's grid, its layout, and where its values are missing (H, W).
+        """Return a message on the target's grid, its layout, and where its values are missing (H, W).
 
-        Its values are yet to be set.
+        The caller must set the values of the message.
         """
         grid, method = self.target.grid, self.target.method
         if method is None:
@@ -57,11 +57,11 @@ class MessageRegridder:
         join = _with_grid1 if message[7] == 1 else _with_grid2
         handle = eccodes.codes_new_from_message(join(message, grid_template(grid, message[7])))
         try:
-            # Some packings need the number of values of a regular grid; the others become simple packing.
+            # If ecCodes cannot set the old packing on the new grid, the message keeps simple packing.
             with suppress(eccodes.CodesInternalError):
                 eccodes.codes_set(handle, "packingType", _packing(message))
             eccodes.codes_set(handle, "bitmapPresent", int(missing.any()))
-            # The number of values is part of the grid's section; equal values would change the packing.
+            # Setting values also sets their number in the grid section; equal values would change the packing.
             eccodes.codes_set_double_array(handle, "values", np.arange(float(missing.size)))
             new, new_layout = eccodes.codes_get_message(handle), Layout.of(handle)
         finally:

@@ -1,7 +1,7 @@
 """Replace the values of a message, and read them back from the new message before it is written to a file.
 
-The values of simple packing are read back by numpy (see `packing`), which takes less time than ecCodes takes to pack
-them; all other packings are decoded by ecCodes.
+Values in simple packing are read back by numpy (see `packing`), which takes less time than packing them with ecCodes;
+ecCodes decodes all other packings.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from data_pipeline.writing.encode import MISSING
 from data_pipeline.writing.marks import SectionError
 
 COMPLETE_PACKINGS = (0, 40, 41, 42)
-"""GRIB2 packing templates that mark missing values only by a bitmap: simple, JPEG 2000, PNG, CCSDS."""
+"""GRIB2 packing templates that mark missing values only in a bitmap: simple, JPEG 2000, PNG, CCSDS."""
 
 
 def missing_values(message: bytes, layout: Layout) -> np.ndarray | None:
-    """Return where the values of a message are missing (H, W); None if its headers say that none is."""
+    """Return where the values of a message are missing (H, W); None if its headers say that no value is missing."""
     if _is_complete(message):
         return None
     try:
@@ -38,9 +38,9 @@ def with_values(
 ) -> bytes:
     """Return the message `old` with the values of `field` (H, W), packed in `bits` per value.
 
-    It is missing where `missing` is true. `name` is the message's name in errors. Raises `InputError` for a packing
-    that ecCodes cannot write, and for a header of `old` that ecCodes changes; `RuntimeError` unless the new message has
-    the values of `field`.
+    Values are missing where `missing` is true. `name` is the message's name in errors. Raises `InputError` for a
+    packing that ecCodes cannot write, and for a header of `old` that ecCodes would change. Raises `RuntimeError` if the
+    new message does not hold the values of `field`.
     """
     field = np.asarray(field, DOUBLE)
     shape = layout.grid.shape if missing is None else missing.shape
@@ -56,7 +56,7 @@ def with_values(
     try:
         eccodes.codes_set_double(handle, "missingValue", MISSING)
         # With a decimal scale, ecCodes would choose the number of bits itself. Setting a key packs the old values
-        # again, so keys that have their value already are not set.
+        # again, so a key that already has its value is not set.
         for key, value in (("decimalScaleFactor", 0), ("bitsPerValue", bits)):
             if eccodes.codes_get_long(handle, key) != value:
                 eccodes.codes_set_long(handle, key, value)
@@ -80,13 +80,13 @@ def with_values(
 
 
 def _holds(message: bytes, stored: np.ndarray, missing: np.ndarray | None, bits: int) -> bool:
-    """Whether a message has these values, in the order of the message, in `bits` per value or as a constant.
+    """Whether a message holds the values `stored`, in `bits` per value or as a constant.
 
     Values may differ by one step of the packing, 2^E (WMO Manual on Codes, regulation 92.9.4), and by the rounding of
     the reference value, which has as few as 21 binary digits in GRIB1's hexadecimal floating point.
     """
     found, used, step = _read_back(message, stored.size)
-    # Rounding both ends of the range may leave complex packing one step below its last bit.
+    # Because both ends of the range are rounded, complex packing may need one bit less.
     if found.shape != stored.shape or used not in (0, bits - 1, bits):
         return False
     if missing is not None:
@@ -99,7 +99,7 @@ def _holds(message: bytes, stored: np.ndarray, missing: np.ndarray | None, bits:
 
 
 def _read_back(message: bytes, size: int) -> tuple[np.ndarray, int, float]:
-    """Return the `size` values of a message in its own order, NaN where missing; bits and step of its packing."""
+    """Return the `size` stored values of a message, NaN where missing, and bits and step of its packing."""
     packing, data = _simple_packing(message)
     if PACKED_BYTES.get(packing.bits, len(message)) * size <= len(message) - data and _is_decodable(packing):
         values = np.empty(size, DOUBLE)
@@ -115,9 +115,10 @@ def _read_back(message: bytes, size: int) -> tuple[np.ndarray, int, float]:
 
 
 def _simple_packing(message: bytes) -> tuple[Packing, int]:
-    """Return the packing of a message and the position of its values; bits are -1 unless it is simple and complete.
+    """Return the packing of a message and the position of its values.
 
-    `headers` reads many messages at once; for a single one, it takes as long as ecCodes takes to decode it.
+    Bits are -1 unless the packing is simple and no value is missing. `headers` reads many messages at once; for a
+    single message, it would take as long as decoding with ecCodes.
     """
     sections = _sections(message)
 
@@ -154,9 +155,10 @@ def _is_complete(message: bytes) -> bool:
 
 
 def _header(message: bytes) -> bytes:
-    """Return the sections with all keys except the keys of values and packing.
+    """Return the bytes of all keys except the keys of values and packing.
 
-    GRIB1: sections 1 and 2 (which may be absent) without the decimal scale in octets 27 and 28. GRIB2: sections 1 to 4.
+    In GRIB1 these are section 1 without the decimal scale in octets 27 and 28, and section 2 if there is one; in GRIB2,
+    sections 1 to 4.
     """
     sections = _sections(message)
     if message[7] == 1:
@@ -166,7 +168,7 @@ def _header(message: bytes) -> bytes:
 
 
 def _sections(message: bytes) -> dict[int, int]:
-    """Return the positions of the sections of a message with one field, by their number; without section 0."""
+    """Return the position of each section of a message with one field, by section number, without section 0."""
     sections: dict[int, int] = {}
     if message[7] == 1:
         at = 8

@@ -34,7 +34,7 @@ from data_pipeline.writing.regridder import MessageRegridder
 from data_pipeline.writing.repack import missing_values, with_values
 
 AHEAD = 16
-"""Messages that wait for their turn to be written; each holds a field."""
+"""Most messages that wait to be written; each holds a field in memory."""
 
 
 class Message(NamedTuple):
@@ -48,10 +48,10 @@ class Message(NamedTuple):
 
 
 class NewMessage(NamedTuple):
-    """A message to write after another one, which is copied: it has all keys of the other, except `keys`.
+    """A message to add after an existing message, as a copy with other `keys` and another `field`.
 
-    `holds` says what it must hold when it is read back; None for a statistic, which is no member of an ensemble. The
-    field (H, W) is in the units of the other message. `header` is applied after `keys`, instead of that of the `Edit`.
+    `holds` says what the added message must hold when it is read back; None for a statistic, which is not a member. The
+    field (H, W) is in the units of the existing message. `header` is applied after `keys`, instead of `Edit.header`.
     """
 
     holds: Message | None
@@ -65,19 +65,19 @@ class Edit:
     """What `rewrite` does with one message."""
 
     field: np.ndarray | None = None
-    """New values (H, W) in the message's units, north first; None keeps the message's own."""
+    """New values (H, W) in the message's units, north first; None keeps the old values."""
     keys: Mapping[str, str | int] = dataclass_field(default_factory=dict)
-    """ecCodes keys that get other values."""
+    """New values of ecCodes keys."""
     after: tuple[NewMessage, ...] = ()
     """Messages to write after this one."""
     regridder: MessageRegridder | None = None
-    """Brings the message to the grid of the new values, if it has another one."""
+    """Brings the message to the grid of the new values, if its grid differs."""
     header: Callable[[bytes], bytes] | None = None
-    """Returns a message with other headers, for messages with new values and for added ones, such as `HeaderMarks`."""
+    """Function such as `HeaderMarks` that gives other headers to messages with new values and to added messages."""
 
 
 Correction = Callable[[Message], Edit | None]
-"""Returns what to do with a message; None copies it."""
+"""Function that returns the edit of a message; None copies the message."""
 
 
 def rewrite(
@@ -89,14 +89,15 @@ def rewrite(
 ) -> int:
     """Copy all messages of the files `sources` to `target` with the edits of `correction`.
 
-    Return the number of new fields, in messages that were replaced or added, without statistics. A message without an
-    edit is copied byte for byte. A message with a new field keeps all keys, except those that the edit names; it gets
-    as many bits per value as the message of its variable with the most bits. Missing values stay missing. A message
-    with several fields is written as one message per field. With a regridder, new fields are on its grid, and messages
-    on other grids get this grid. The file is read back before it gets its name: it must hold all messages, each new
-    field within the precision of its packing, and each added message as it was meant. `names` are those of
-    `MessageNames`.
-    `before_naming` gets the temporary file and its SHA-256 before the file gets its name.
+    Return the number of new fields in replaced and added messages, without statistics. A message without an edit is
+    copied byte for byte. A message with a new field keeps all keys, except those that the edit names; it gets as many
+    bits per value as the message of its variable with the most bits. Missing values stay missing. A message with
+    several fields is written as one message per field. With a regridder, new fields are on its grid, and messages on
+    other grids get this grid.
+
+    The file is read back before it gets its name: it must hold all messages, each new field within the precision of its
+    packing, and each added message as `NewMessage.holds` states. `names` are the user's names, as in `MessageNames`.
+    `before_naming` is called with the temporary file and its SHA-256 before the file gets its name.
     """
     target = Path(target)
     paths = [Path(sources)] if isinstance(sources, str | Path) else list(sources)
@@ -130,7 +131,7 @@ def rewrite(
 class _EditedFile:
     """Writes the messages of tables with their edits to an open file; counts new fields and added messages.
 
-    Threads of `pool` encode new fields while the next ones are computed. At most `AHEAD` messages wait.
+    Threads of `pool` encode new fields while the next fields are computed. At most `AHEAD` messages wait.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class _EditedFile:
         self._waiting: deque[list[bytes] | Future[list[bytes]]] = deque()
 
     def copy(self, table: Table) -> Iterator[None]:
-        """Write all messages of a file; yield after each of them."""
+        """Write all messages of a file; yield after each message."""
         with table.path.open("rb", buffering=0) as original:
             for record in table.records:
                 old = table.message(original.fileno(), record)
@@ -173,7 +174,7 @@ class _EditedFile:
         self._write(0)
 
     def _write(self, ahead: int) -> None:
-        """Write the first waiting messages, except the last `ahead`."""
+        """Write waiting messages in order until at most `ahead` are left."""
         while len(self._waiting) > ahead:
             first = self._waiting.popleft()
             for message in first if isinstance(first, list) else first.result():
@@ -189,7 +190,7 @@ class _EditedFile:
 def _edited(
     old: bytes, layout: Layout, edit: Edit, message: Message, bits: int, path: Path, offset: int
 ) -> list[bytes]:
-    """Return the message `old`, from byte `offset` of a file, with its edit, and the messages after it."""
+    """Return the edited message `old`, from byte `offset` of a file, and the messages added after it."""
     try:
         return _new_messages(old, layout, edit, message, bits, path)
     except eccodes.CodesInternalError as error:
@@ -236,7 +237,7 @@ def _message(variable: Variable | None, kind: Kind, record: np.void) -> Message 
 
 
 def _with_keys(old: bytes, keys: Mapping[str, str | int], source: Path, holds: Message) -> bytes:
-    """Return the message `old` with other keys, which must make it hold `holds`."""
+    """Return the message `old` with other `keys`; an `InputError` for `holds` if ecCodes cannot set them."""
     handle = eccodes.codes_new_from_message(old)
     try:
         for name in sorted(keys, key=lambda name: ORDER.index(name) if name in ORDER else -1):
@@ -249,7 +250,7 @@ def _with_keys(old: bytes, keys: Mapping[str, str | int], source: Path, holds: M
 
 
 def _with_missing(old: bytes, layout: Layout, field: np.ndarray) -> bytes:
-    """Return the message `old` with missing values where a new field has them."""
+    """Return the message `old` with missing values where the new `field` has missing values."""
     if not (missing := np.isnan(field)).any():
         return old
     handle = eccodes.codes_new_from_message(old)
@@ -281,6 +282,6 @@ def _replace(
 
 
 def _check_file(partial: Path, target: Path, count: int, digest: str) -> None:
-    """Raise unless the file on disk holds the written bytes, in `count` messages."""
+    """Raise an error unless the file on disk holds exactly the written bytes and `count` messages."""
     if sha256_of(partial) != digest or sum(1 for _ in scan_messages(partial)) != count:
         raise RuntimeError(f"{target} differs from the written bytes when read back; it was not kept")

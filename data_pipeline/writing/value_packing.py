@@ -1,7 +1,7 @@
 """ValuePacking: how the numbers of a NetCDF variable are stored, and how to store other numbers in the same way.
 
-Stored values v stand for `v * scale_factor + add_offset` (CF conventions, section 8.1). Rounding to stored values keeps
-the order of any two numbers.
+A stored value v represents the number `v * scale_factor + add_offset` (CF conventions, section 8.1). Rounding to stored
+values keeps the order of any two numbers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 LIMITS = ("valid_min", "valid_max", "valid_range")
-"""Attributes that make readers mask other values; in units of the stored values."""
+"""Attributes that make readers mask values outside these limits, which are in units of the stored values."""
 
 
 @dataclass(frozen=True)
 class ValuePacking:
     """Type, scale and offset of stored values; `codes` are the stored values that mean a missing value.
 
-    `fill` is the code that is written; NaN where the type is a float and the variable has no code, and None if an
-    integer type has none. `limits` are the stored values between which readers do not mask.
+    `fill` is the code that is written. If a variable has no code, `fill` is NaN for a float type, the library's default
+    for an integer type, and None for a one-byte type. `limits` are the stored values between which readers do not mask.
     """
 
     kind: np.dtype
@@ -33,7 +33,7 @@ class ValuePacking:
 
     @classmethod
     def of(cls, kind: np.dtype, attributes: Mapping[str, Any]) -> ValuePacking:
-        """Return the packing of a variable with a numpy type and attributes."""
+        """Return the packing of a variable from its numpy type and its attributes."""
         from netCDF4 import default_fillvals
 
         own = np.dtype(kind)
@@ -47,7 +47,7 @@ class ValuePacking:
                 codes += [float(value) for value in found.astype(np.float64)]
         fill: float | None = codes[0] if codes else np.nan
         if not codes and own.kind in "iu":
-            # Readers mask the library's default value, but not of bytes.
+            # Readers mask the library's default fill value, except for one-byte types.
             fill = None if own.itemsize == 1 else float(default_fillvals[own.str[1:]])
         elif not codes:
             codes = [float(default_fillvals[own.str[1:]])]
@@ -59,7 +59,7 @@ class ValuePacking:
 
     @property
     def rounds(self) -> bool:
-        """Whether stored values are whole numbers, which bounds their range."""
+        """Whether stored values are integers, whose range is limited."""
         return self.kind.kind in "iu"
 
     def fits(self, lowest: float, highest: float) -> bool:
@@ -81,9 +81,9 @@ class ValuePacking:
         return replace(self, scale=scale, offset=lowest - first * scale, limits=(-np.inf, np.inf))
 
     def pack(self, numbers: np.ndarray) -> np.ndarray:
-        """Return stored values of `numbers`, whose NaN are missing values.
+        """Return the stored values of `numbers`; NaN is stored as a missing value.
 
-        A number that would be stored as a missing value is moved by the smallest step that the type has.
+        In a float type, a number that would be stored as a missing-value code is moved to the next larger value.
         """
         missing = np.isnan(numbers)
         stored = np.asarray(numbers, np.float64)
