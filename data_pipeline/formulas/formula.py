@@ -65,7 +65,7 @@ class Formula(Variable):
 
     @property
     def reach(self) -> int:
-        """The number of rows on each side of a row that the values in this row depend on."""
+        """How many rows to the north and to the south the values in a row depend on."""
         own = FORMULA_OPERATIONS[self.operation].reach
         return own + max((one.reach for one in self.operands if isinstance(one, Formula)), default=0)
 
@@ -117,7 +117,7 @@ class FormulaOperation(NamedTuple):
     units: Callable[[Formula, list[str]], str]
     """Function that returns the units of the values from the units of the operands."""
     reach: int = 0
-    """The number of rows on each side of a row that its values depend on; `WHOLE_GLOBE` for all rows."""
+    """How many rows to the north and to the south the values in a row depend on; `WHOLE_GLOBE` for all rows."""
     parity: int = 1
     """Parity of the values if the first operand does not change sign across a pole."""
 

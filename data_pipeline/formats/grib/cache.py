@@ -53,7 +53,7 @@ def table_of(path: Path) -> Table:
 
 
 def describe_messages(path: Path) -> tuple[Any, ...]:
-    """Return what identifies the messages of a file beside its bytes: 0 blocks, the records and the kinds."""
+    """Return what identifies a file beside its bytes: records and kinds, after 0, as records need no further blocks."""
     table = table_of(path)
     return 0, table.records.tobytes(), _plain(table.kinds)
 

@@ -145,7 +145,7 @@ def grib1_headers(first: FirstBytes, keys: KindKeys) -> np.ndarray:
     headers["number"] = octets[:, 57]
     headers["key"] = keys.assign(first, np.where(headers["plain"], values, -1)[:, None], _grib1_columns)
 
-    # Section 4: length, flags with the number of unused bits, E, R, bits per value.
+    # Section 4 begins with its length, flags and the number of unused bits, E, R, and the bits per value.
     size, flags = first.unsigned(values, 3), first.unsigned(values + 3, 1)
     bits = first.unsigned(values + 10, 1)
     simple = (octets[:, 15] & GRIB1_BITMAP == 0) & (flags & 0xF0 == 0) & (size > 11) & (values + 11 <= FIRST_BYTES)
