@@ -125,7 +125,7 @@ def grib_rows(folder: Path, python: Path, rounds: int) -> list[Row]:
 
     def read(threads: int) -> None:
         BUDGET.limit(threads)
-        fields.read(0, 0, out)
+        fields.read(fields.cells[0, 0], out)
 
     read(2)
     works = {f"this project, threads: {threads}": partial(read, threads) for threads in (2, 1)}

@@ -83,7 +83,7 @@ def with_this_project(path: Path, out: np.ndarray) -> Callable[[], None]:
 
     def read() -> None:
         for lead in range(len(LEADS)):
-            fields.read(0, lead, out[lead])
+            fields.read(fields.cells[0, lead], out[lead])
 
     return read
 

@@ -1,7 +1,7 @@
-"""ArrayFields: the fields of arrays of xarray, in memory or of dask, as samples read them.
+"""The fields of arrays of xarray, in memory or of dask, as samples read them.
 
-`StandardDataset` gives the dimensions of a dataset their standard names and order; `fields_of_forecasts` and
-`fields_of_analyses` open its variables. Only the forecast that is read is computed.
+`StandardDataset` gives the dimensions of a dataset their standard names and order, and opens its variables. Only the
+forecast that is read is computed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import xarray as xr
 
 from data_pipeline.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf.positions import compact
 from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.levels import stated_level
@@ -24,7 +25,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.grid_coordinates import grid_of
 from data_pipeline.meaning import Meaning
 from data_pipeline.points import Points
-from data_pipeline.protocols import ALL, MissingFields
+from data_pipeline.protocols import Fields, MissingFields, Window
 from data_pipeline.task import Variable
 from data_pipeline.units import normalize_units
 
@@ -165,74 +166,63 @@ class StandardDataset:
         units = str(self.dataset[self.own_name(variable)].attrs.get("units", ""))
         return normalize_units(units) if units else ""
 
+    def forecast_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
+        """Open forecasts of variables at `lead_times` (hours)."""
+        arrays = {variable: self.field(variable, FORECAST) for variable in variables}
+        return forecasts_in_arrays(arrays, map(self.meaning, arrays), self.grid, lead_times, self.what)
+
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
+        """Open analyses of variables, as forecasts with lead time 0 and one member; their start is the valid time."""
+        arrays = {variable: self.field(variable, ANALYSIS) for variable in variables}
+        return analyses_in_arrays(arrays, map(self.meaning, arrays), self.grid, self.what)
+
     def meaning(self, variable: Variable) -> Meaning:
         """Return units and level of a variable, without lead times."""
         return Meaning(variable, self.units(variable), (), _level(variable, self.dataset[self.own_name(variable)]))
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayFields:
-    """Implements `protocols.Fields` on arrays (init_time, lead_time, number, latitude, longitude) of xarray."""
+class ArrayReader:
+    """Reads fields of arrays (init_time, lead_time, number, latitude, longitude) of xarray, one for each channel.
+
+    Fields are numbered by start, lead time, member and channel. Those of one channel, the last axis of the numbers, are
+    of one start and lead time.
+    """
 
     arrays: tuple[xr.DataArray, ...]
     grid: Grid
-    variables: tuple[Variable, ...]
-    init_times: np.ndarray
-    lead_times: tuple[int, ...]
-    numbers: tuple[int, ...]
-    meanings: tuple[Meaning, ...]
     what: str
     """The subject of error messages."""
 
-    @classmethod
-    def forecasts(
-        cls,
-        arrays: Mapping[Variable, xr.DataArray],
-        meanings: Iterable[Meaning],
-        grid: Grid,
-        lead_times: Sequence[int],
-        what: str,
-    ) -> ArrayFields:
-        """Open arrays (init_time, lead_time, number, latitude, longitude) at `lead_times` (hours)."""
-        first = next(iter(arrays.values()))
-        known = first.lead_time.values.tolist()
-        if absent := [lead for lead in lead_times if lead not in known]:
-            has = _list(known)
-            raise InputError(f"{what} has no lead time {absent[0]} h; it has {has} h; open it, or change the task")
-        at = [known.index(lead) for lead in lead_times]
-        chosen = list(arrays.values())
-        if at != list(range(len(known))):
-            chosen = [array.isel(lead_time=at) for array in chosen]
-        numbers = first.number.values
-        if numbers.dtype.kind not in "iu":
-            numbers = np.arange(numbers.size)
-        return cls(
-            tuple(chosen), grid, tuple(arrays), first.init_time.values.astype("datetime64[s]"), tuple(lead_times),
-            tuple(numbers.tolist()), _meanings(meanings, lead_times), what,
-        )  # fmt: skip
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of starts, lead times, members and channels."""
+        return (*self.arrays[0].shape[:3], len(self.arrays))
 
-    @classmethod
-    def analyses(
-        cls, arrays: Mapping[Variable, xr.DataArray], meanings: Iterable[Meaning], grid: Grid, what: str
-    ) -> ArrayFields:
-        """Open arrays (time, latitude, longitude) as forecasts with lead time 0 and one member, that start then."""
-        opened = [one.rename(time="init_time").expand_dims(("lead_time", "number"), (1, 2)) for one in arrays.values()]
-        starts = opened[0].init_time.values.astype("datetime64[s]")
-        return cls(tuple(opened), grid, tuple(arrays), starts, (0,), (0,), _meanings(meanings, (0,)), what)
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Read the `window` of the fields with the numbers `wanted` (..., C); see `FieldReader`."""
+        if wanted.ndim == 1:
+            wanted, out = wanted[None], out[None]
+        out[wanted < 0] = np.nan
+        rows, columns = window
+        part = (rows,) if isinstance(self.grid, Points) else window
+        arrays, places, where = [], [], ""
+        for channel in np.flatnonzero((wanted >= 0).any(0)).tolist():
+            place = compact(np.flatnonzero(wanted[:, channel] >= 0)), channel
+            (start, *_), (lead, *_), members, (own, *_) = np.unravel_index(wanted[place], self.shape)
+            array = self.arrays[own]
+            arrays.append(array.variable[(int(start), int(lead), compact(members), *part)].data)
+            places.append(place)
+            time = array.init_time.values[start].astype("datetime64[s]")
+            where = f"the forecast of {time} +{array.lead_time.values[lead]} h"
+        for place, values in zip(places, self._computed(arrays, where), strict=True):
+            out[place] = values[..., None][..., columns] if isinstance(self.grid, Points) else values
 
-    def read(
-        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
-    ) -> None:
-        """Fill `out` (M, C, h, W) with the forecast at positions `init` and `lead`; see `Fields`."""
-        key = (init, lead, ALL if members is None else list(members), rows)
-        where = f"the forecast of {self.init_times[init]} +{self.lead_times[lead]} h"
-        for channel, values in enumerate(self._computed([array.variable[key].data for array in self.arrays], where)):
-            out[:, channel] = values[..., None] if isinstance(self.grid, Points) else values
-
-    @cached_property
-    def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
-        """The fields without any value, by the positions of start and lead time; each array is read once for this."""
-        starts = [array[k : k + 1] for k in range(len(self.init_times)) for array in self.arrays]
+    def incomplete(
+        self, variables: Sequence[Variable], numbers: Sequence[int]
+    ) -> Mapping[tuple[int, int], MissingFields]:
+        """Return the fields without any value, as in `Fields`; each array is read once for this."""
+        starts = [array[k : k + 1] for k in range(self.shape[0]) for array in self.arrays]
         if any(array.chunks for array in self.arrays):
             starts = list(self.arrays)
         space = [axis for axis in self.arrays[0].dims if axis not in FORECAST]
@@ -244,8 +234,8 @@ class ArrayFields:
         for init, lead in np.argwhere(absent.any((2, 3))).tolist():
             own = absent[init, lead]
             channels = np.flatnonzero(own.any(0)).tolist()
-            names = tuple(str(self.variables[channel]) for channel in channels)
-            number = self.numbers[int(own[:, channels[0]].argmax())]
+            names = tuple(str(variables[channel]) for channel in channels)
+            number = numbers[int(own[:, channels[0]].argmax())]
             found[init, lead] = MissingFields(names, number, self.what, int(own.sum()), own.size)
         return found
 
@@ -279,19 +269,44 @@ def static_names(dataset: xr.Dataset) -> list[Hashable]:
     return [name for name in dataset.data_vars if dataset[name].ndim and not {*dataset[name].dims} - {*_SPACE_NAMES}]
 
 
-def fields_of_forecasts(
-    standard: StandardDataset, variables: Sequence[Variable], lead_times: Sequence[int]
-) -> ArrayFields:
-    """Open forecasts of variables at `lead_times` (hours)."""
-    arrays = {variable: standard.field(variable, FORECAST) for variable in variables}
-    meanings = [standard.meaning(variable) for variable in arrays]
-    return ArrayFields.forecasts(arrays, meanings, standard.grid, lead_times, standard.what)
+def forecasts_in_arrays(
+    arrays: Mapping[Variable, xr.DataArray],
+    meanings: Iterable[Meaning],
+    grid: Grid,
+    lead_times: Sequence[int],
+    what: str,
+) -> Fields:
+    """Open arrays (init_time, lead_time, number, latitude, longitude) at `lead_times` (hours)."""
+    first = next(iter(arrays.values()))
+    known = first.lead_time.values.tolist()
+    if absent := [lead for lead in lead_times if lead not in known]:
+        has = _list(known)
+        raise InputError(f"{what} has no lead time {absent[0]} h; it has {has} h; open it, or change the task")
+    at = [known.index(lead) for lead in lead_times]
+    chosen = list(arrays.values())
+    if at != list(range(len(known))):
+        chosen = [array.isel(lead_time=at) for array in chosen]
+    numbers = first.number.values
+    if numbers.dtype.kind not in "iu":
+        numbers = np.arange(numbers.size)
+    reader = ArrayReader(tuple(chosen), grid, what)
+    variables, members = tuple(arrays), tuple(numbers.tolist())
+    starts = first.init_time.values.astype("datetime64[s]")
+    found = tuple(replace(one, intervals=Meaning.stated(one.variable, lead_times).intervals) for one in meanings)
+    cells = np.arange(np.prod(reader.shape)).reshape(reader.shape)
+    missing = partial(reader.incomplete, variables, members)
+    return Fields(reader, variables, starts, tuple(lead_times), members, found, cells, missing)
 
 
-def fields_of_analyses(standard: StandardDataset, variables: Sequence[Variable]) -> ArrayFields:
-    """Open analyses of variables, as forecasts with lead time 0 and one member; their start is the valid time."""
-    arrays = {variable: standard.field(variable, ANALYSIS) for variable in variables}
-    return ArrayFields.analyses(arrays, [standard.meaning(one) for one in arrays], standard.grid, standard.what)
+def analyses_in_arrays(
+    arrays: Mapping[Variable, xr.DataArray], meanings: Iterable[Meaning], grid: Grid, what: str
+) -> Fields:
+    """Open arrays (time, latitude, longitude) as forecasts with lead time 0 and one member, that start then."""
+    opened = {
+        variable: one.rename(time="init_time").expand_dims({"lead_time": [0], "number": [0]}, (1, 2))
+        for variable, one in arrays.items()
+    }
+    return forecasts_in_arrays(opened, meanings, grid, (0,), what)
 
 
 def levels_of_arrays(name: str, *arrays: xr.DataArray) -> list[str]:
@@ -305,11 +320,6 @@ def _level(variable: Variable, array: xr.DataArray) -> str:
     """Return the level of a variable, from the attributes and the scalar coordinates of its array."""
     axes = ((str(name), axis.attrs, axis.values) for name, axis in array.coords.items() if not axis.ndim)
     return stated_level(variable, array.attrs, axes)
-
-
-def _meanings(meanings: Iterable[Meaning], lead_times: Sequence[int]) -> tuple[Meaning, ...]:
-    """Return meanings at these lead times; the intervals are those that the names state."""
-    return tuple(replace(one, intervals=Meaning.stated(one.variable, lead_times).intervals) for one in meanings)
 
 
 def _labels(dataset: xr.Dataset, what: str, names: Mapping[str, str] | None) -> dict[str, str]:

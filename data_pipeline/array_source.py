@@ -9,20 +9,14 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import xarray as xr
 
-from data_pipeline.array_fields import (
-    ArrayFields,
-    StandardDataset,
-    fields_of_analyses,
-    fields_of_forecasts,
-    static_names,
-)
+from data_pipeline.array_fields import StandardDataset, static_names
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import fingerprint_of, hash_of
 from data_pipeline.dates import Dates
 from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.ledger import Omission
-from data_pipeline.protocols import Chunks, MissingPolicy
+from data_pipeline.protocols import Chunks, Fields, MissingPolicy
 from data_pipeline.task import Task, Variable
 
 
@@ -66,13 +60,13 @@ class ArraySource:
         """Return the analyses, with standard names of their dimensions."""
         return self._truth.dataset
 
-    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> ArrayFields:
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from."""
-        return fields_of_forecasts(self._ensemble, variables, lead_times)
+        return self._ensemble.forecast_fields(variables, lead_times)
 
-    def analysis_fields(self, variables: Sequence[Variable]) -> ArrayFields:
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analyses to read samples from."""
-        return fields_of_analyses(self._truth, variables)
+        return self._truth.analysis_fields(variables)
 
     @cached_property
     def static(self) -> xr.Dataset:

@@ -24,7 +24,6 @@ from data_pipeline.sample import Sample
 from data_pipeline.sample_reader import Buffers, read_sample
 from data_pipeline.selection import select_forecasts
 from data_pipeline.task import Task
-from data_pipeline.tile_reader import read_tile
 
 
 class ForecastDataset(Dataset[Sample]):
@@ -120,7 +119,7 @@ class ForecastDataset(Dataset[Sample]):
         init, lead, truth = self._keys[index]
         reduce = self._moments and not self._stored_moments
         target = np.empty((1, len(self.task.targets), *self.static.shape[1:]), np.float32)
-        read_tile(self._truth, truth, 0, target, self.rows, self.columns)
+        self._truth.read(self._truth.cells[truth, 0], target, (self.rows, self.columns))
         return read_sample(
             self._ensemble, self.static, torch.from_numpy(target[0]), init, lead,
             self.rows, self.columns, self._members, reduce, self._buffers,

@@ -18,7 +18,6 @@ from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.catalog import LEVEL_STEPS
 from data_pipeline.formats.content_hash import content_hashes
-from data_pipeline.formats.fields import CubeFields
 from data_pipeline.formats.open import ForecastKind, summary_fields
 from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.formats.regridded import RegriddedReader
@@ -27,7 +26,7 @@ from data_pipeline.formats.variables import checked_names
 from data_pipeline.grid import Grid, how_to_regrid
 from data_pipeline.ledger import Omission
 from data_pipeline.meaning import UNKNOWN, Meaning, differences
-from data_pipeline.protocols import ALL
+from data_pipeline.protocols import ALL, Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import Method
 from data_pipeline.task import Task
@@ -121,7 +120,7 @@ class OpenedForecast:
 
     source: ForecastFile
     kind: ForecastKind
-    fields: CubeFields
+    fields: Fields
 
     @property
     def levels(self) -> np.ndarray:
@@ -150,7 +149,7 @@ class OpenedForecast:
         count, targets = len(self.fields.numbers), len(self.fields.variables)
         values = np.empty((len(starts), count, targets, height, width), np.float32)
         for out, key in zip(values, zip(starts, leads, strict=True), strict=True):
-            self.fields.read(*self._positions[key], out, rows)
+            self.fields.read(self.fields.cells[self._positions[key]], out, (rows, ALL))
         return np.moveaxis(values, 0, 1)[..., columns]
 
     @cached_property

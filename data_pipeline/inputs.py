@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, product
+from itertools import groupby, pairwise, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
-from data_pipeline.formulas.formula_fields import FormulaFields, without_formulas
+from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid
 from data_pipeline.grid_coordinates import static_on
 from data_pipeline.meaning import UNKNOWN, Meaning, check_targets
 from data_pipeline.points import Points
-from data_pipeline.protocols import ALL, DataSource, Fields, FieldSource, FormulaSource, MissingFields
-from data_pipeline.task import POSITION, Channel, Task, Variable
-from data_pipeline.tile_reader import read_moments
+from data_pipeline.protocols import (
+    DataSource,
+    FieldReader,
+    Fields,
+    FieldSource,
+    FormulaSource,
+    IdentifiedReader,
+    MissingFields,
+    Window,
+)
+from data_pipeline.pseudo_members import read_moments
+from data_pipeline.task import POSITION, Channel, Task
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -61,7 +70,7 @@ def input_fields(source: FieldSource, task: Task) -> Fields:
     held = source.formulas if isinstance(source, FormulaSource) else ()
     if {*task.formulas} <= {*held}:
         return _read_fields(source, task)
-    return FormulaFields(_read_fields(source, without_formulas(task)), task)
+    return formula_fields(_read_fields(source, without_formulas(task)), task)
 
 
 def _read_fields(source: FieldSource, task: Task) -> Fields:
@@ -69,25 +78,23 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
     own = source.ensemble_fields(task.inputs, task.lead_times)
     if not task.other_leads and not task.analysis and not task.formulas:
         return own
-    groups = []
+    own_channels = tuple(map(Channel, task.inputs))
+    groups = [ChannelGroup(own_channels, own, tuple(range(len(task.lead_times))), tuple(range(len(own.numbers))))]
     for _, same_lead in groupby(task.other_leads, lambda channel: (channel.origin, channel.hours)):
-        channels = list(same_lead)
+        channels = tuple(same_lead)
         # Each group is opened separately: files need not have a variable at a lead time that is not used.
         at = [channels[0].lead_time(lead) for lead in task.lead_times]
         there = sorted({lead for lead in at if lead >= 0})
         fields = source.ensemble_fields([channel.variable for channel in channels], there)
         leads = tuple(fields.lead_times.index(lead) if lead >= 0 else BEFORE_START for lead in at)
-        members = _members(fields, own, channels)
-        groups.append(ChannelGroup(tuple(channels), fields, leads, members))
+        groups.append(ChannelGroup(channels, fields, leads, _members(fields, own, channels)))
     if task.analysis:
         fields = source.analysis_fields(task.analysis)
-        channels = [Channel(variable, "analysis") for variable in task.analysis]
-        groups.append(ChannelGroup(tuple(channels), fields, (0,) * len(task.lead_times), None))
+        channels = tuple(Channel(variable, "analysis") for variable in task.analysis)
+        groups.append(ChannelGroup(channels, fields, (0,) * len(task.lead_times), (0,) * len(own.numbers)))
     if task.formulas:
-        fields = source.ensemble_fields(task.formulas, task.lead_times)
-        channels = list(map(Channel, task.formulas))
-        members = _members(fields, own, channels)
-        groups.append(ChannelGroup(tuple(channels), fields, tuple(range(len(task.lead_times))), members))
+        fields, channels = source.ensemble_fields(task.formulas, task.lead_times), tuple(map(Channel, task.formulas))
+        groups.append(ChannelGroup(channels, fields, groups[0].leads, _members(fields, own, channels)))
     for group in groups:
         if not own.grid.matches(group.fields.grid):
             raise InputError(
@@ -98,7 +105,31 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
     if not complete.any():
         missing = next(group for group in groups if not np.isin(own.init_times, group.fields.init_times).any())
         raise InputError(_no_common_start(task, missing, own.init_times))
-    return InputFields(own, tuple(groups), np.flatnonzero(complete))
+    return _joined(groups, own.init_times[complete])
+
+
+def _joined(groups: Sequence[ChannelGroup], starts: np.ndarray) -> InputFields:
+    """Return the channels of all groups at some `starts`."""
+    own = groups[0].fields
+    sizes = [len(group.channels) for group in groups]
+    cells = np.empty((len(starts), len(groups[0].leads), len(own.numbers), sum(sizes)), np.int32)
+    firsts = [0]
+    for group, channels in zip(groups, np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]), strict=True):
+        at = np.searchsorted(group.fields.init_times, starts)
+        part = group.fields.cells[np.ix_(at, np.array(group.leads), np.array(group.members))]
+        part[:, np.array(group.leads) == BEFORE_START] = -1
+        cells[..., channels] = np.where(part >= 0, part + firsts[-1], -1)
+        firsts.append(firsts[-1] + int(group.fields.cells.max(initial=-1)) + 1)
+    return InputFields(
+        JoinedReader(tuple(group.fields.reader for group in groups), np.array(firsts[:-1])),
+        sum((group.fields.variables for group in groups), ()),
+        starts,
+        own.lead_times,
+        own.numbers,
+        tuple(meaning for group in groups for meaning in group.meanings),
+        cells,
+        groups=tuple(replace(group, fields=replace(group.fields, cells=cells[:0])) for group in groups),
+    )
 
 
 def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetime64, tuple[str, ...]]:
@@ -107,16 +138,16 @@ def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetim
     In files, such fields are absent, and `input_fields` has left out their starts. In datasets of xarray, all their
     values may be missing instead; with `empty`, these starts are returned too, for which all values are read.
     """
-    fields = fields.base if isinstance(fields, FormulaFields) else fields
     found: dict[np.datetime64, tuple[str, ...]] = {}
     if not isinstance(fields, InputFields):
         return found
-    for group in fields.groups:
+    own, *others = fields.groups
+    for group in others:
         incomplete = group.fields.incomplete if empty else {}
         lacking = Counter(init for (init, _), lacks in incomplete.items() if lacks.count == lacks.of)
         gone = [init for init, count in lacking.items() if count == len(group.fields.lead_times)]
         known = np.delete(group.fields.init_times, gone)
-        for start in fields.own.init_times[~np.isin(fields.own.init_times, known)]:
+        for start in own.fields.init_times[~np.isin(own.fields.init_times, known)]:
             found[start] = found.get(start, ()) + tuple(map(str, group.channels))
     return found
 
@@ -151,77 +182,42 @@ BEFORE_START = -1
 
 @dataclass(frozen=True, eq=False)
 class ChannelGroup:
-    """Further channels of one kind: at one other lead time, of the analysis, or formulas that the source holds.
+    """Channels with the same lead time offset, of the analysis, or formulas that the source holds.
 
-    `leads` has for each lead time of the task its position in the lead times of `fields`, or `BEFORE_START` if the
-    channel would be before the start of the forecast, where its values are missing. `members` are positions of the
-    ensemble's members in `fields`; None for the analysis, which all members share.
+    `leads` are positions in the lead times of `fields`, one per lead time of the task; `BEFORE_START` where the channel
+    is before the start of the forecast, so that its values are missing. `members` are positions of the ensemble's
+    members in `fields`; all of them have the analysis.
     """
 
     channels: tuple[Channel, ...]
     fields: Fields
     leads: tuple[int, ...]
-    members: tuple[int, ...] | None
+    members: tuple[int, ...]
+
+    @property
+    def meanings(self) -> list[Meaning]:
+        """Units and intervals of each channel, at its own lead time for each lead time of the samples."""
+        # Without a field there is no interval that could differ.
+        return [
+            replace(one, intervals=tuple(UNKNOWN if k == BEFORE_START else one.intervals[k] for k in self.leads))
+            for one in self.fields.meanings
+        ]
 
 
-@dataclass(frozen=True, eq=False)
-class InputFields:
-    """Fields of all channels; implements `Fields`.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InputFields(Fields):
+    """The channels of several groups, in `groups` without their cells; the first are those at the sample's lead time.
 
-    `own` has the channels at the sample's lead time; the channels of `groups` follow. `starts` are positions in `own`
-    of the starts at which all groups have fields.
+    Starts are those for which all groups have fields.
     """
 
-    own: Fields
     groups: tuple[ChannelGroup, ...]
-    starts: np.ndarray
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of the values; north first, west to east."""
-        return self.own.grid
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """The variable of each channel."""
-        return sum((group.fields.variables for group in self.groups), self.own.variables)
-
-    @property
-    def init_times(self) -> np.ndarray:
-        """Starts with all channels, in increasing order, datetime64[s]."""
-        return self.own.init_times[self.starts]
-
-    @property
-    def lead_times(self) -> tuple[int, ...]:
-        """Lead times of the samples in hours, increasing."""
-        return self.own.lead_times
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The numbers of the M members."""
-        return self.own.numbers
-
-    @property
-    def meanings(self) -> tuple[Meaning, ...]:
-        """Units and intervals of each channel; for each lead time of the samples, the interval of the field read."""
-        found = list(self.own.meanings)
-        for group in self.groups:
-            for meaning in group.fields.meanings:
-                # Without a field there is no interval that could differ.
-                intervals = tuple(UNKNOWN if lead == BEFORE_START else meaning.intervals[lead] for lead in group.leads)
-                found.append(replace(meaning, intervals=intervals))
-        return tuple(found)
 
     @cached_property
     def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
-        """The missing fields of each incomplete forecast, the channels at the sample's lead time first."""
-        position = {start: init for init, start in enumerate(self.starts.tolist())}
-        size = len(self.variables) * len(self.numbers)
-        found = {
-            (position[start], lead): replace(missing, of=size)
-            for (start, lead), missing in self.own.incomplete.items()
-            if start in position
-        }
+        """The missing fields of each forecast that lacks one, the channels at the sample's lead time first."""
+        size = sum(len(group.channels) for group in self.groups) * len(self.numbers)
+        found: dict[tuple[int, int], MissingFields] = {}
         for group in self.groups:
             if not group.fields.incomplete:
                 continue
@@ -234,56 +230,55 @@ class InputFields:
                     found[init, lead] = replace(before, channels=channels, count=before.count + missing.count)
         return found
 
-    def read(
-        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
-    ) -> None:
-        """Fill `out` (M, C, h, W) with the channels of the sample at positions `init` and `lead`; see `Fields`."""
-        for part in self.parts(init, lead):
-            if part.lead == BEFORE_START:
-                out[:, part.channels] = np.nan
-            elif part.members is None:
-                analysis = np.empty((1, part.channels.stop - part.channels.start, *out.shape[2:]), out.dtype)
-                part.fields.read(part.init, part.lead, analysis, rows)
-                out[:, part.channels] = analysis
-            else:
-                selected = part.members if members is None else [part.members[m] for m in members]
-                part.fields.read(part.init, part.lead, out[:, part.channels], rows, selected)
 
-    def read_moments(
-        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
-    ) -> None:
-        """Fill `out` (2, C, h, W) with the pseudo-members of the channels; see `ReducingFields`."""
-        for part in self.parts(init, lead):
-            if part.lead == BEFORE_START:
-                out[:, part.channels] = np.nan
-                continue
-            # The analysis has one member, so both of its pseudo-members equal it.
-            selected = part.members if members is None or part.members is None else [part.members[m] for m in members]
-            read_moments(part.fields, part.init, part.lead, out[:, part.channels], rows, members=selected)
+@dataclass(frozen=True, eq=False)
+class JoinedReader:
+    """Reads the fields of several readers on one grid: those of reader k are numbered from `firsts[k]` on.
 
-    def parts(self, init: int, lead: int) -> Iterator[ChannelSource]:
-        """Yield the sources of all channels of the sample at positions `init` and `lead`."""
-        position, last = int(self.starts[init]), len(self.own.variables)
-        yield ChannelSource(self.own, position, lead, tuple(range(len(self.own.numbers))), slice(0, last))
-        start = self.own.init_times[position]
-        for group in self.groups:
-            channels = slice(last, last := last + len(group.fields.variables))
-            at = int(np.searchsorted(group.fields.init_times, start)), group.leads[lead]
-            yield ChannelSource(group.fields, *at, group.members, channels)
-
-
-class ChannelSource(NamedTuple):
-    """The source of some `channels` of a sample: the positions `init` and `lead` in `fields`.
-
-    `members` are positions of the sample's members in `fields`; None for an analysis, which all members share. `lead`
-    is `BEFORE_START` if the channels have no values.
+    All fields of a channel, the last axis of the numbers, are of one reader.
     """
 
-    fields: Fields
-    init: int
-    lead: int
-    members: tuple[int, ...] | None
-    channels: slice
+    readers: tuple[FieldReader, ...]
+    firsts: np.ndarray
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of all readers."""
+        return self.readers[0].grid
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Read the `window` of the fields with the numbers `wanted` (..., C); see `FieldReader`."""
+        for reader, numbers, channels in self._parts(wanted):
+            own = out[..., channels, :, :]
+            if numbers.ndim > 1 and len(numbers) > 1 and (numbers == numbers[:1]).all():
+                one = np.empty((1, *own.shape[1:]), out.dtype)  # an analysis is read once for all members
+                reader.read(numbers[:1], one, window)
+                own[...] = one
+            else:
+                reader.read(numbers, own, window)
+
+    def read_moments(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Fill `out` (2, C, h, w) with the pseudo-members of the fields `wanted` (M, C); see `MomentReader`."""
+        for reader, numbers, channels in self._parts(wanted):
+            # An analysis has one member, so both of its pseudo-members equal it.
+            numbers = numbers[:1] if (numbers == numbers[:1]).all() else numbers
+            read_moments(reader, numbers, out[:, channels], window)
+
+    def identity(self, wanted: np.ndarray) -> Hashable | None:
+        """Return the identity that their reader gives the fields of one channel; see `IdentifiedReader`."""
+        ((reader, numbers, _),) = self._parts(wanted[:, None])
+        return reader.identity(numbers[:, 0]) if isinstance(reader, IdentifiedReader) else None
+
+    def _parts(self, wanted: np.ndarray) -> Iterator[tuple[FieldReader, np.ndarray, slice]]:
+        """Yield each reader, its numbers of some neighbouring channels, and the channels."""
+        last = wanted.reshape(-1, wanted.shape[-1]).max(0)
+        owners = np.searchsorted(self.firsts, last, side="right") - 1
+        for k in range(1, len(owners)):
+            owners[k] = owners[k] if last[k] >= 0 else owners[k - 1]  # a missing channel divides no reading
+        borders = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
+        for begin, end in pairwise(borders):
+            first, numbers = self.firsts[max(owners[begin], 0)], wanted[..., begin:end]
+            yield self.readers[max(owners[begin], 0)], np.where(numbers < 0, -1, numbers - first), slice(begin, end)
 
 
 def _members(fields: Fields, own: Fields, channels: Sequence[Channel]) -> tuple[int, ...]:
@@ -298,7 +293,7 @@ def _members(fields: Fields, own: Fields, channels: Sequence[Channel]) -> tuple[
 
 def _no_common_start(task: Task, group: ChannelGroup, starts: np.ndarray) -> str:
     names = ", ".join(map(str, group.fields.variables))
-    kind = "analysis of" if group.members is None else "other lead time of"
+    kind = "analysis of" if group.channels[0].origin == "analysis" else "other lead time of"
     times = group.fields.init_times
     return (
         f"task {task.name}: no forecast has the {kind} {names} at its start: forecasts start between {starts.min()} "

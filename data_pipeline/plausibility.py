@@ -249,7 +249,7 @@ def _read(forecasts: ForecastDataset, source: DataSource, rows: np.ndarray, lead
         for hours in HOURS:
             field = np.full((1, *truth.shape), np.nan, np.float32)
             if (position := positions.get(valid + 3600 * hours)) is not None:
-                analyses.read(position, 0, field)
+                analyses.read(analyses.cells[position, 0], field)
             undone[f"{abs(hours)} h {'later' if hours > 0 else 'earlier'}"] = field[0]
         for done, field in undone.items():
             others.setdefault(done, []).append(field[thin].copy())

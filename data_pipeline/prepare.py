@@ -128,7 +128,7 @@ def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecast
     sample = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape), np.float32)
     init, lead, _ = training.keys[0]
     start_time = time.monotonic()
-    fields.read(init, lead, sample)
+    fields.read(fields.cells[init, lead], sample)
     per_field = (time.monotonic() - start_time) / (sample.shape[0] * sample.shape[1])
     count = sum(statistic.count_fields(training) for statistic in statistics)
     return (

@@ -1,12 +1,14 @@
 """Protocols of data sources, which all packages use: archives, derived stores and generated data implement them.
 
-`DataSource` opens forecasts, analyses and static fields. `Fields` reads the fields of samples.
+`DataSource` opens forecasts, analyses and static fields as `Fields`: a table of numbers, and the `FieldReader` of the
+fields with these numbers. Every reader has the same `read`, into an array of the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +25,48 @@ if TYPE_CHECKING:
 
 ALL = slice(None)
 
+Index = int | slice | np.ndarray
+Window = tuple[Index, Index]
+"""Rows and columns of a field."""
+WHOLE: Window = (ALL, ALL)
+
+
+class FieldReader(Protocol):
+    """Reads fields on one grid, numbered from 0; keeps no file open, so that it can be sent to other processes.
+
+    Implementations are thread-safe.
+    """
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the values; north first, west to east."""
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Read the `window` of the fields with the numbers `wanted` (...) into `out` (..., h, w), float32 or float64.
+
+        A negative number gives NaN. Only the window is read if the format allows it.
+        """
+
+
+@runtime_checkable
+class IdentifiedReader(Protocol):
+    """A `FieldReader` that says which of its fields another reader of the same files has, too."""
+
+    def identity(self, wanted: np.ndarray) -> Hashable | None:
+        """Return a value that is equal for two readers if the fields `wanted` have the same values in both, or None."""
+
+
+@runtime_checkable
+class MomentReader(Protocol):
+    """A `FieldReader` that reduces members to moments while it reads them, without an array of all members."""
+
+    def read_moments(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Fill `out` (2, C, h, w), float32, with the pseudo-members of the fields `wanted` (M, C).
+
+        The values are those of `pseudo_members` of the fields that `read` returns, bit for bit.
+        """
+
+
 MissingPolicy = Literal["error", "mask", "drop"]
 """What happens to a forecast that lacks a field: an `InputError`, missing values (NaN), or it is left out."""
 
@@ -38,62 +82,46 @@ class MissingFields:
     of: int
 
 
-class Fields(Protocol):
-    """Fields of some variables by start, lead time and member, read into an array of the caller.
+@dataclass(frozen=True, eq=False)
+class Fields:
+    """Fields of some variables by start, lead time and member; opening reads no values.
 
-    Opening reads no values. Analyses are forecasts with lead time 0 and one member; their start is their valid time.
-    Implementations are thread-safe and can be pickled.
+    `cells` (start, lead time, member, channel) are their numbers in `reader`, negative where a field is missing.
+    Analyses are forecasts with lead time 0 and one member; their start is their valid time.
+
+    `init_times` increase, datetime64[s], UTC; `lead_times` are hours, in increasing order; `numbers` are those of the
+    members. `variables` and `meanings` have one entry for each channel, in the requested order.
     """
+
+    reader: FieldReader
+    variables: tuple[Variable, ...]
+    init_times: np.ndarray
+    lead_times: tuple[int, ...]
+    numbers: tuple[int, ...]
+    meanings: tuple[Meaning, ...]
+    cells: np.ndarray
+    find_incomplete: Callable[[], Mapping[tuple[int, int], MissingFields]] = dict
+    """Returns `incomplete`."""
 
     @property
     def grid(self) -> Grid:
         """The grid of the values; north first, west to east."""
+        return self.reader.grid
 
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """The variable of each channel C, in the requested order."""
-
-    @property
-    def init_times(self) -> np.ndarray:
-        """Starts in increasing order, datetime64[s], UTC."""
-
-    @property
-    def lead_times(self) -> tuple[int, ...]:
-        """Hours, in increasing order."""
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The numbers of the members M."""
-
-    @property
-    def meanings(self) -> tuple[Meaning, ...]:
-        """Units, intervals and level of each channel."""
-
-    @property
+    @cached_property
     def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
         """The missing fields of each forecast that lacks one, by the positions of its start and lead time."""
+        return self.find_incomplete()
 
-    def read(
-        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
-    ) -> None:
-        """Fill `out` (M, C, h, W), float32 or float64, with the forecast at positions `init` and `lead`.
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window = WHOLE) -> None:
+        """Read some fields, such as `cells[init, lead]`, into `out` (M, C, h, w); see `FieldReader`."""
+        self.reader.read(wanted, out, window)
 
-        `rows` (step 1) selects latitudes, `members` positions in `numbers`. Only the selection is read if the format
-        allows it. Missing values are NaN.
-        """
-
-
-@runtime_checkable
-class ReducingFields(Protocol):
-    """`Fields` that can be read as moments, without memory for all members where the format allows it."""
-
-    def read_moments(
-        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
-    ) -> None:
-        """Fill `out` (2, C, h, W), float32, with the two pseudo-members of a forecast (`data_pipeline.pseudo_members`).
-
-        They equal those of the members that `Fields.read` returns, bit for bit.
-        """
+    def identity(self, wanted: np.ndarray) -> Hashable | None:
+        """Return a value that is the same for fields with the same values; None if they cannot be compared."""
+        if not isinstance(self.reader, IdentifiedReader) or (wanted < 0).any():
+            return None
+        return self.reader.identity(wanted)
 
 
 Chunks = Literal["auto"] | None

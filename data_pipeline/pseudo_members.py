@@ -6,9 +6,9 @@ standard deviation are exactly m and s, so such a model gives the same forecast 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
+
+from data_pipeline.protocols import WHOLE, FieldReader, MomentReader, Window
 
 MOMENTS_VERSION = 2
 """Increase this when `pseudo_members` returns other values, so that stores of moments and caches are made again."""
@@ -50,8 +50,28 @@ def pseudo_members(ensemble: np.ndarray) -> np.ndarray:
     return out
 
 
-def reduce_members(read: Callable[[np.ndarray], None], count: int, out: np.ndarray) -> None:
-    """Fill `out` (2, C, h, W) with the pseudo-members of `count` members; `read` fills an array with the members."""
-    members = np.empty((count, *out.shape[1:]), out.dtype)
-    read(members)
+def read_moments(reader: FieldReader, wanted: np.ndarray, out: np.ndarray, window: Window = WHOLE) -> None:
+    """Fill `out` (2, C, h, w) with the pseudo-members of the fields `wanted` (M, C), without them if that is possible.
+
+    The values are the same, bit for bit.
+    """
+    if isinstance(reader, MomentReader) and out.dtype == np.float32:
+        reader.read_moments(wanted, out, window)
+    else:
+        reduce_members(reader, wanted, out, window)
+
+
+def reduce_members(reader: FieldReader, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+    """Fill `out` (2, C, h, w) with the pseudo-members of the fields `wanted` (M, C), which are read into memory."""
+    members = np.empty((len(wanted), *out.shape[1:]), out.dtype)
+    reader.read(wanted, members, window)
     out[...] = pseudo_members(members)
+
+
+def complete_cells(members: np.ndarray) -> np.ndarray:
+    """Return where all members (M, ...) have a value."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Most samples have no missing value. A sum detects this at memory speed, because NaN propagates.
+        if np.isfinite(members.sum()):
+            return np.ones(members.shape[1:], bool)
+    return np.logical_and.reduce([np.isfinite(member) for member in members])

@@ -14,9 +14,9 @@ from torch import Tensor
 from data_pipeline.grid import Grid
 from data_pipeline.inputs import static_values
 from data_pipeline.protocols import ALL, Fields
+from data_pipeline.pseudo_members import complete_cells, read_moments
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from data_pipeline.tile_reader import complete_cells, read_moments, read_tile
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,10 +39,12 @@ def read_sample(
     `static` holds the static fields of the tile. With `moments`, two pseudo-members replace the `members`. `buffers`,
     if given, provides the memory.
     """
-    count = 2 if moments else len(ensemble.numbers if members is None else members)
-    values = (buffers or Buffers()).empty((count, len(ensemble.variables), *static.shape[1:]))
-    read = read_moments if moments else read_tile
-    read(ensemble, init, lead, values, rows, columns, members)
+    wanted = ensemble.cells[init, lead] if members is None else ensemble.cells[init, lead, list(members)]
+    values = (buffers or Buffers()).empty((2 if moments else len(wanted), *wanted.shape[1:], *static.shape[1:]))
+    if moments:
+        read_moments(ensemble.reader, wanted, values, (rows, columns))
+    else:
+        ensemble.read(wanted, values, (rows, columns))
     return Sample(
         ensemble=torch.from_numpy(values),
         # Both pseudo-members are missing in the same cells, so one of them is enough for the mask.

@@ -21,7 +21,6 @@ from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from data_pipeline.tile_reader import read_tile
 from models.distribution import CensoredNormal, Distribution, Normal, Patched
 from models.parallel.domain import Domain
 
@@ -120,8 +119,7 @@ def positions(analyses: Fields, times: np.ndarray) -> np.ndarray:
 
 
 def read(analyses: Fields, position: int, domain: Domain) -> Tensor:
-    """Return the analysis (T, h, w) at a position, on this rank's tile."""
-    rows, columns = domain.tile
+    """Return the analysis (T, h, w) at a position, on the own tile."""
     field = np.empty((1, len(analyses.variables), *domain.own_shape), np.float32)
-    read_tile(analyses, position, 0, field, rows, columns)
+    analyses.read(analyses.cells[position, 0], field, domain.tile)
     return torch.from_numpy(field[0])

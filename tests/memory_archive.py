@@ -4,7 +4,6 @@ import signal
 import sys
 from contextlib import contextmanager
 from functools import cached_property
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from conf import build
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
+from data_pipeline.protocols import Fields
 from data_pipeline.task import Task
 from evaluation import evaluate
 from models.corrector import Corrector
@@ -23,21 +23,26 @@ TASK = Task("t2m", ["2t"], ["2t"], [48])
 PROVENANCE = {"train_dates": [["2014-01-01", "2014-12-31"]], "val_dates": [["2015-01-01", "2015-12-31"]], "members": 5}
 
 
-class MemoryFields:
-    """Values (start, lead, member, H, W), of which every variable is a copy."""
+class MemoryReader:
+    """Reads fields from `values` (n, H, W)."""
 
     grid = GRID
-    incomplete = MappingProxyType({})
 
-    def __init__(self, values, init_times, variables, lead_times):
-        self.values = values[:, [{24: 0, 48: 1}.get(lead, 0) for lead in lead_times]]
-        self.init_times, self.variables, self.lead_times = init_times, tuple(variables), tuple(lead_times)
-        self.numbers = tuple(range(values.shape[2]))
-        self.meanings = tuple(Meaning.stated(variable, self.lead_times) for variable in self.variables)
+    def __init__(self, values):
+        self.values = values
 
-    def read(self, init, lead, out, rows=slice(None), members=None):
-        chosen = list(range(len(self.numbers)) if members is None else members)
-        out[:] = self.values[init, lead, chosen][:, None, rows]
+    def read(self, wanted, out, window):
+        out[:] = self.values[wanted][..., window[0], :][..., window[1]]
+
+
+def memory_fields(values, init_times, variables, lead_times):
+    """Return the fields of `values` (start, lead, member, H, W), of which every variable is a copy."""
+    variables, leads = tuple(variables), tuple(lead_times)
+    meanings = tuple(Meaning.stated(variable, leads) for variable in variables)
+    cells = np.arange(np.prod(values.shape[:3])).reshape(values.shape[:3])
+    cells = cells[:, [{24: 0, 48: 1}.get(lead, 0) for lead in leads], :, None].repeat(len(variables), axis=-1)
+    reader, numbers = MemoryReader(values.reshape(-1, *GRID.shape)), tuple(range(values.shape[2]))
+    return Fields(reader, variables, init_times, leads, numbers, meanings, cells)
 
 
 class MemoryArchive:
@@ -65,14 +70,14 @@ class MemoryArchive:
         pass
 
     def ensemble_fields(self, variables, lead_times):
-        return MemoryFields(self.raw, self.starts, variables, lead_times)
+        return memory_fields(self.raw, self.starts, variables, lead_times)
 
     def analysis_fields(self, variables):
         times = self.starts[:, None] + np.array([24, 48], "timedelta64[h]")
         known = np.ones(times.shape, bool)
         for row, lead in self.unverified:
             known[row, lead] = False
-        return MemoryFields(self.truth[known][:, None, None], times[known], variables, (0,))
+        return memory_fields(self.truth[known][:, None, None], times[known], variables, (0,))
 
     @cached_property
     def static(self):
@@ -89,7 +94,7 @@ class MemoryArchive:
         members, starts = self.signal[mine][:, :, None] + draws, self.starts[mine]
         other = MemoryArchive.__new__(MemoryArchive)
         other.__dict__ |= {"starts": self.starts, "truth": self.truth, "unverified": self.unverified}
-        other.ensemble_fields = lambda *wanted: MemoryFields(members, starts, *wanted)
+        other.ensemble_fields = lambda *wanted: memory_fields(members, starts, *wanted)
         other.static = self.static
         return other
 

@@ -21,5 +21,5 @@ def ramp(*shape):
 def read(fields, init=0, lead=0):
     """Return a forecast or an analysis, (member, channel, H, W)."""
     out = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape))
-    fields.read(init, lead, out)
+    fields.read(fields.cells[init, lead], out)
     return out

@@ -1,14 +1,14 @@
-"""Protocols of a file format: a `Catalog` lists the fields in its files, a `FieldReader` reads their values."""
+"""Protocol of a file format: a `Catalog` lists the fields in its files, its `FieldReader` reads their values."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal, Protocol, Self, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, Self
 
 import numpy as np
 
 from data_pipeline.common.files import FileAddress
-from data_pipeline.grid import Grid
+from data_pipeline.protocols import FieldReader
 from data_pipeline.task import Variable
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
@@ -20,43 +20,6 @@ MEAN, STD = 0, 1
 """Numbers of a mean and of a standard deviation, in place of the number of a member."""
 LEVEL_STEPS = 1_000_000_000
 """A quantile of level τ has the number τ times this, because numbers of members are whole."""
-
-Index = int | slice | np.ndarray
-Window = tuple[Index, Index]
-"""Rows and columns of a field."""
-
-
-class FieldReader(Protocol):
-    """Reads fields on one grid, numbered from 0; keeps no file open, so that it can be sent to other processes."""
-
-    @property
-    def grid(self) -> Grid:
-        """Latitudes and longitudes of the values; north first, west to east."""
-
-    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
-        """Read the `window` of the fields with the numbers `wanted` (...) into `out` (..., h, w).
-
-        A negative number gives NaN.
-        """
-
-
-@runtime_checkable
-class IdentifiedReader(Protocol):
-    """A `FieldReader` that says which of its fields another reader of the same files has, too."""
-
-    def identity(self, wanted: np.ndarray) -> Hashable:
-        """Return a value that is equal for two readers if the fields `wanted` have the same values in both."""
-
-
-@runtime_checkable
-class MomentReader(Protocol):
-    """A `FieldReader` that reduces members to moments while it reads them, without an array of all members."""
-
-    def read_moments(self, wanted: np.ndarray, out: np.ndarray, rows: slice) -> None:
-        """Fill `out` (2, C, h, W), float32, with the pseudo-members of the fields `wanted` (M, C) in `rows` (step 1).
-
-        The values are those of `pseudo_members` of the fields that `read` returns, bit for bit.
-        """
 
 
 class Catalog(Protocol):

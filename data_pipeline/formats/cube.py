@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,10 @@ from data_pipeline.common.identity import hash_of
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.levels import level_of
 from data_pipeline.formats.reader_versions import READER_VERSIONS
+from data_pipeline.formats.regridded import regridded
 from data_pipeline.formats.repeated_fields import refuse_contradictions, refuse_several_members
+from data_pipeline.protocols import FieldReader
+from data_pipeline.regridding.target import TargetGrid
 
 Missing = Literal["error", "mask"]
 """Whether a missing field raises an `InputError` or is NaN."""
@@ -24,16 +28,20 @@ Missing = Literal["error", "mask"]
 class Cube:
     """Rows of a catalog by variable and position along `axes`, in `cells`; -1 where a field is missing.
 
-    `levels` has the level of each variable (`formats.levels`).
+    `levels` has the level of each variable (`formats.levels`). Fields are read on the grid of `target`; None keeps
+    their grid, which must then be regular.
     """
 
     catalog: Catalog
     axes: Mapping[str, np.ndarray]
     cells: np.ndarray
     levels: tuple[str, ...]
+    target: TargetGrid | None = None
 
     @classmethod
-    def forecasts(cls, catalog: Catalog, lead_times: Sequence[int] | None, missing: Missing) -> Cube:
+    def forecasts(
+        cls, catalog: Catalog, lead_times: Sequence[int] | None, missing: Missing, target: TargetGrid | None = None
+    ) -> Cube:
         """Arrange forecasts by `init_time`, `lead_time` (hours; None: all lead times) and `number`."""
         catalog = _at_lead_times(catalog, lead_times)
         rows = catalog.rows
@@ -42,19 +50,19 @@ class Cube:
             "lead_time": rows["step"].astype(np.int64) // 60,
             "number": rows["number"].astype(np.int64),
         }
-        return cls.of(catalog, values)._checked(missing)
+        return cls.of(catalog, values, target)._checked(missing)
 
     @classmethod
-    def analyses(cls, catalog: Catalog, missing: Missing) -> Cube:
+    def analyses(cls, catalog: Catalog, missing: Missing, target: TargetGrid | None = None) -> Cube:
         """Arrange analyses by `time`: fields of lead time 0."""
         catalog = catalog.where(catalog.rows["step"] == 0)
         if not len(catalog.rows):
             raise InputError(f"{catalog} has forecasts but no analysis (step 0); name files of analyses")
         refuse_several_members(catalog, np.arange(len(catalog.rows)))
-        return cls.of(catalog, {"time": _times(catalog.rows)})._checked(missing)
+        return cls.of(catalog, {"time": _times(catalog.rows)}, target)._checked(missing)
 
     @classmethod
-    def of(cls, catalog: Catalog, values: Mapping[str, np.ndarray]) -> Cube:
+    def of(cls, catalog: Catalog, values: Mapping[str, np.ndarray], target: TargetGrid | None = None) -> Cube:
         """Arrange fields along the axes named in `values`, which holds the coordinate of each field.
 
         Different fields for one cell raise `InputError`, and so do several levels of a variable, and forecasts with
@@ -69,12 +77,17 @@ class Cube:
         order = np.argsort(cell, kind="stable")
         repeated = np.flatnonzero(np.diff(cell[order]) == 0)
         if len(axes) > 1:
-            _refuse_mostly_empty(catalog, ("variable", *axes), shape, len(cell) - len(repeated))
+            _refuse_mostly_empty(catalog, target, ("variable", *axes), shape, len(cell) - len(repeated))
         _refuse_two_intervals(catalog, order[repeated], order[repeated + 1])
         refuse_contradictions(catalog, np.stack([order[repeated], order[repeated + 1]], 1))
         cells = np.full(shape, -1, np.int32)
         cells.ravel()[cell] = np.arange(len(cell))
-        return cls(catalog, axes, cells, levels)
+        return cls(catalog, axes, cells, levels, target)
+
+    @cached_property
+    def reader(self) -> FieldReader:
+        """The reader of the fields."""
+        return regridded(self.catalog, self.target)
 
     @property
     def token(self) -> str:
@@ -136,12 +149,14 @@ def _at_lead_times(catalog: Catalog, lead_times: Sequence[int] | None) -> Catalo
     return catalog.where(np.isin(minutes, leads * 60))
 
 
-def _refuse_mostly_empty(catalog: Catalog, names: Sequence[str], shape: Sequence[int], filled: int) -> None:
+def _refuse_mostly_empty(
+    catalog: Catalog, target: TargetGrid | None, names: Sequence[str], shape: Sequence[int], filled: int
+) -> None:
     """Raise `InputError` if more than half of a cube would be missing, before its memory is allocated."""
     fields = int(np.prod(shape, dtype=np.int64))
     if 2 * filled >= fields:
         return
-    size = fields * np.prod(catalog.reader.grid.shape) * 4 / 1e6
+    size = fields * np.prod(regridded(catalog, target).grid.shape) * 4 / 1e6
     sizes = " x ".join(f"{name} {count}" for name, count in zip(names, shape, strict=True))
     raise InputError(
         f"{catalog} has only {filled} of the {fields} fields that belong together ({sizes}, {size:.0f} MB): "

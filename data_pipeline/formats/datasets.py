@@ -11,13 +11,13 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.catalog import SINGLE, FieldReader, Index
+from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.formats.cube import Cube
 from data_pipeline.grid import Grid
 from data_pipeline.grid_coordinates import grid_coordinates
 from data_pipeline.meaning import LEVEL_ATTRIBUTE
 from data_pipeline.points import Points
-from data_pipeline.protocols import Chunks
+from data_pipeline.protocols import Chunks, FieldReader, Index
 from data_pipeline.task import Variable
 
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -44,7 +44,7 @@ def open_cube(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Datase
     """
     if chunks not in ("auto", None):
         raise InputError(f"chunks must be auto or None, got {chunks!r}")
-    reader, wanted, axes = cube.catalog.reader, cube.catalog.wanted, cube.axes
+    reader, wanted, axes = cube.reader, cube.catalog.wanted, cube.axes
     levels = sorted({variable.level for variable in wanted if variable.level}, reverse=True)
     fields: dict[str, xr.Variable] = {}
     for name in dict.fromkeys(variable.label for variable in wanted):

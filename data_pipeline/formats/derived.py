@@ -15,11 +15,12 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress
-from data_pipeline.formats.catalog import DOUBLE, Catalog, FieldReader, Window
+from data_pipeline.formats.catalog import DOUBLE, Catalog
 from data_pipeline.formats.equivalents import Operation, needed
 from data_pipeline.formats.recipes import Cookbook, Recipe
 from data_pipeline.grid import Grid
 from data_pipeline.parameters import PARAMETERS
+from data_pipeline.protocols import FieldReader, Window
 from data_pipeline.task import Variable
 
 DERIVED_ROW = np.dtype(

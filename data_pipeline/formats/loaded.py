@@ -7,9 +7,9 @@ from threading import Lock
 
 import numpy as np
 
-from data_pipeline.formats.catalog import SINGLE, FieldReader, Window
+from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL
+from data_pipeline.protocols import ALL, FieldReader, Window
 
 LOADED_BYTES = 1 << 28
 """Fields of more bytes than this are read from the files each time."""

@@ -18,12 +18,11 @@ from data_pipeline.formats.catalog import SINGLE, Catalog, Summary
 from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.formats.derived import DerivedCatalog, derived
-from data_pipeline.formats.fields import CubeFields
+from data_pipeline.formats.fields import forecast_fields, verifying_fields
 from data_pipeline.formats.registry import format_of
-from data_pipeline.formats.regridded import RegriddedCatalog
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import Chunks
+from data_pipeline.protocols import Chunks, Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Variable
 
@@ -67,8 +66,8 @@ def open_ensemble(
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None
     they are read when they are indexed.
     """
-    catalog = _forecasts(paths, _parsed(variables), names, target, intervals)
-    return _dataset(Cube.forecasts(catalog, lead_times, missing), chunks, np.dtype(dtype))
+    catalog = _forecasts(paths, _parsed(variables), names, intervals)
+    return _dataset(Cube.forecasts(catalog, lead_times, missing, target), chunks, np.dtype(dtype))
 
 
 def open_analysis(
@@ -86,7 +85,7 @@ def open_analysis(
     Analyses are fields of lead time 0, and NetCDF fields without a start. Longer lead times are ignored, except those
     of requested amounts and extremes, which come from short forecasts.
     """
-    return _dataset(Cube.analyses(_analyses(paths, _parsed(variables), names, target, intervals), missing), chunks)
+    return _dataset(Cube.analyses(_analyses(paths, _parsed(variables), names, intervals), missing, target), chunks)
 
 
 def open_static(
@@ -98,8 +97,7 @@ def open_static(
 ) -> xr.Dataset:
     """Open surface fields, all or the names in `wanted`, as (latitude, longitude); their dates are ignored."""
     variables = None if wanted is None else [Variable(name) for name in wanted]
-    catalog = RegriddedCatalog(_gather(paths, variables, names, static=True), target)
-    return _dataset(Cube.of(catalog, {}), None)
+    return _dataset(Cube.of(_gather(paths, variables, names, static=True), {}, target), None)
 
 
 def ensemble_fields(
@@ -111,13 +109,13 @@ def ensemble_fields(
     target: TargetGrid | None = None,
     intervals: StatedIntervals | None = None,
     missing: Missing = "error",
-) -> CubeFields:
+) -> Fields:
     """Open forecasts of `variables` at `lead_times` (hours) to read samples from.
 
     A missing field raises an `InputError`, or is NaN with `missing="mask"`. Variables that the files lack are derived
     from others where that is exact (`formats.equivalents`).
     """
-    return CubeFields.forecasts(_forecasts(paths, variables, names, target, intervals), lead_times, missing)
+    return forecast_fields(_forecasts(paths, variables, names, intervals), lead_times, missing, target)
 
 
 def analysis_fields(
@@ -128,9 +126,9 @@ def analysis_fields(
     target: TargetGrid | None = None,
     intervals: StatedIntervals | None = None,
     missing: Missing = "error",
-) -> CubeFields:
+) -> Fields:
     """Open analyses as forecasts with lead time 0 and one member; their start is the valid time."""
-    return CubeFields.analyses(_analyses(paths, variables, names, target, intervals), missing)
+    return verifying_fields(_analyses(paths, variables, names, intervals), missing, target)
 
 
 def summary_fields(
@@ -142,7 +140,7 @@ def summary_fields(
     names: VariableNames = None,
     target: TargetGrid | None = None,
     intervals: StatedIntervals | None = None,
-) -> tuple[ForecastKind, CubeFields]:
+) -> tuple[ForecastKind, Fields]:
     """Open forecasts that are members, a mean and a standard deviation, or quantiles; return their kind and fields.
 
     In place of members, `numbers` count a mean and a standard deviation (`catalog.MEAN`, `STD`) or the levels of
@@ -174,7 +172,7 @@ def summary_fields(
             f"{catalog} has {_SUMMARY_WORDS[SUMMARIES_OF_KIND[chosen][-1]]} over other intervals or of other variables "
             f"than {made.wanted[made.rows['variable'][row]]}, and those cannot be added; write them for this variable"
         )
-    return chosen, CubeFields.forecasts(RegriddedCatalog(made, target), lead_times, "mask")
+    return chosen, forecast_fields(made, lead_times, "mask", target)
 
 
 def lead_times_of(paths: Paths, variable: Variable, *, names: VariableNames = None) -> list[int]:
@@ -220,26 +218,18 @@ def _gather(
 
 
 def _forecasts(
-    paths: Paths,
-    variables: Sequence[Variable] | None,
-    names: VariableNames,
-    target: TargetGrid | None,
-    intervals: StatedIntervals | None,
+    paths: Paths, variables: Sequence[Variable] | None, names: VariableNames, intervals: StatedIntervals | None
 ) -> Catalog:
     catalog: Catalog = _gather(paths, variables, names)
     if isinstance(catalog, BlockCatalog):
         catalog.refuse_unknown_starts()
     catalog = intervals.apply(catalog) if intervals else catalog
-    return RegriddedCatalog(catalog if variables is None else derived(catalog, variables, analyses=False), target)
+    return catalog if variables is None else derived(catalog, variables, analyses=False)
 
 
 def _analyses(
-    paths: Paths,
-    variables: Sequence[Variable] | None,
-    names: VariableNames,
-    target: TargetGrid | None,
-    intervals: StatedIntervals | None,
+    paths: Paths, variables: Sequence[Variable] | None, names: VariableNames, intervals: StatedIntervals | None
 ) -> Catalog:
     catalog: Catalog = _gather(paths, variables, names)
     catalog = intervals.apply(catalog) if intervals else catalog
-    return RegriddedCatalog(catalog if variables is None else derived(catalog, variables, analyses=True), target)
+    return catalog if variables is None else derived(catalog, variables, analyses=True)

@@ -2,99 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Hashable
+from dataclasses import dataclass
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import FileAddress
-from data_pipeline.common.messages import say_once
-from data_pipeline.formats.catalog import Catalog, FieldReader, IdentifiedReader, Index, Window
+from data_pipeline.common.messages import print_once
+from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.selected_points import SelectedPointsReader
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
-from data_pipeline.protocols import ALL
+from data_pipeline.protocols import ALL, FieldReader, IdentifiedReader, Index, Window
 from data_pipeline.reduced_grid import ReducedGrid
 from data_pipeline.regridding.grid_coverage import shared_points
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import Method, weights_between
-from data_pipeline.task import Variable
 
 FIELDS_AT_ONCE = 16
 """Fields that are read before they are brought to the other grid; bounds the memory."""
 
 
-@dataclass(frozen=True, eq=False)
-class RegriddedCatalog:
-    """The fields of `source`, read on the grid of `target`; None keeps their grid, which must then be regular."""
+def regridded(catalog: Catalog, target: TargetGrid | None) -> FieldReader:
+    """Return the reader of the fields of a catalog on the grid of `target`: its own reader if it has this grid.
 
-    source: Catalog
-    target: TargetGrid | None
-
-    @property
-    def paths(self) -> tuple[FileAddress, ...]:
-        """The files."""
-        return self.source.paths
-
-    @property
-    def wanted(self) -> tuple[Variable, ...]:
-        """The variables, each once."""
-        return self.source.wanted
-
-    @property
-    def rows(self) -> np.ndarray:
-        """One row per field; see `Catalog`."""
-        return self.source.rows
-
-    @cached_property
-    def reader(self) -> FieldReader:
-        """The reader of the fields on the target's grid; the source's own reader if it already has this grid."""
-        reader, target = self.source.reader, self.target
-        if (target is None or target.method is None) and isinstance(reader.grid, ReducedGrid):
-            raise InputError(
-                f"{self.source.place(0)} is on {reader.grid}; it can be read on a regular grid, whose steps in "
-                "degrees data.archive.grid sets: data.archive.grid=0.5, for example"
-            )
-        if target is None or target.grid.matches(reader.grid):
+    None keeps the grid of the fields, which must then be regular.
+    """
+    reader = catalog.reader
+    if (target is None or target.method is None) and isinstance(reader.grid, ReducedGrid):
+        raise InputError(
+            f"{catalog.place(0)} is on {reader.grid}; it can be read on a regular grid, whose steps in degrees "
+            "data.archive.grid sets: data.archive.grid=0.5, for example"
+        )
+    if target is None or target.grid.matches(reader.grid):
+        return reader
+    if isinstance(target.grid, Points) and isinstance(reader.grid, Points):
+        selected = SelectedPointsReader.of(reader, target.grid)
+        print_once(f"{catalog}: {selected.describe()}")
+        return selected
+    if target.method is None:
+        if (points := shared_points(target.grid, reader.grid)) is None:
             return reader
-        if isinstance(target.grid, Points) and isinstance(reader.grid, Points):
-            selected = SelectedPointsReader.of(reader, target.grid)
-            say_once(f"{self}: {selected.describe()}")
-            return selected
-        if target.method is None:
-            if (points := shared_points(target.grid, reader.grid)) is None:
-                return reader
-            say_once(f"{self}: the grid of {reader.grid} is read at the points of the ensemble's grid, {target.grid}")
-            return SharedPointsReader(reader, target.grid, *points)
-        weights_between(reader.grid, target.grid, target.method)  # raises where a grid is not covered
-        say_once(f"{self}: fields are brought from {reader.grid} to {target.grid} by {target.method} weights")
-        parities = np.array([variable.parity for variable in self.wanted], np.int8)
-        return RegriddedReader(reader, target.grid, target.method, parities[self.rows["variable"]])
-
-    def __str__(self) -> str:
-        return str(self.source)
-
-    def where(self, condition: np.ndarray) -> RegriddedCatalog:
-        """Return a catalog of the fields for which `condition` holds."""
-        return replace(self, source=self.source.where(condition))
-
-    def place(self, row: int) -> str:
-        """Return the file of a field and the position in it, for error messages."""
-        return self.source.place(row)
-
-    def units(self, name: str) -> tuple[str, str]:
-        """Return units and long name of the variables called `name`."""
-        return self.source.units(name)
-
-    def levels(self, rows: np.ndarray) -> Mapping[str, int]:
-        """Return the level of the fields in some `rows`, and their number by level."""
-        return self.source.levels(rows)
-
-    def refuse_contradiction(self, first: int, second: int) -> None:
-        """Raise `InputError` for two fields of one place, unless their contents are equal."""
-        self.source.refuse_contradiction(first, second)
+        print_once(f"{catalog}: the grid of {reader.grid} is read at the points of the ensemble's grid, {target.grid}")
+        return SharedPointsReader(reader, target.grid, *points)
+    weights_between(reader.grid, target.grid, target.method)  # raises where a grid is not covered
+    print_once(f"{catalog}: fields are brought from {reader.grid} to {target.grid} by {target.method} weights")
+    parities = np.array([variable.parity for variable in catalog.wanted], np.int8)
+    return RegriddedReader(reader, target.grid, target.method, parities[catalog.rows["variable"]])
 
 
 @dataclass(frozen=True, eq=False)

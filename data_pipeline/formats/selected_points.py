@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.catalog import FieldReader, Window
 from data_pipeline.points import Points
-from data_pipeline.protocols import ALL
+from data_pipeline.protocols import ALL, FieldReader, Window
 
 
 @dataclass(frozen=True, eq=False)

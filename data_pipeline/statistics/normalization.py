@@ -19,10 +19,9 @@ from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from data_pipeline.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
 from data_pipeline.protocols import ALL, Fields
-from data_pipeline.pseudo_members import pseudo_members
+from data_pipeline.pseudo_members import complete_cells, pseudo_members
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
-from data_pipeline.tile_reader import complete_cells, read_tile
 
 SAMPLE_KINDS = ("members", "moments")
 """Kinds of samples that models read: all members, or two `pseudo_members` with the members' mean and spread."""
@@ -189,12 +188,11 @@ def _read_block(
     moments = [CellMoments(shape) for _ in SAMPLE_KINDS]
     verified = np.zeros((len(targets), *shape[1:]), bool)
     summaries = np.empty((len(SAMPLE_KINDS), len(keys), shape[0], len(SUMMARY_COLUMNS)))
-    selected = None if members == range(len(fields.numbers)) else members
     values = np.empty((len(members), *shape), np.float32)
     target = np.empty((1, len(targets), *shape[1:]), np.float32)
     for n, (init, lead, analysis) in enumerate(keys):
-        read_tile(fields, init, lead, values, rows, ALL, selected)
-        read_tile(truth, analysis, 0, target, rows)
+        fields.read(fields.cells[init, lead, list(members)], values, (rows, ALL))
+        truth.read(truth.cells[analysis, 0], target, (rows, ALL))
         for kind, ensemble in enumerate((values, pseudo_members(values))):
             mask = complete_cells(ensemble)
             moments[kind].add(ensemble, mask)

@@ -12,8 +12,9 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.threads import BUDGET, in_threads
-from data_pipeline.formats.catalog import SINGLE, Window
+from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import ALL, Window
 
 FIELD_LOCATION = np.dtype([("file", "i4"), ("offset", "i8")])
 """File and offset of the first byte of a field; the offset is -1 if the field is not stored."""
@@ -43,9 +44,10 @@ class StoreReader:
         if count and _band(columns, width) == (0, width) and out.dtype == SINGLE and out.flags.c_contiguous:
             self._read_bands(wanted.ravel(), out.reshape(-1, count, width), first)
             return
-        field = np.empty((1, height, width), SINGLE)
+        first, count, rows = (first, count, ALL) if count else (0, height, rows)
+        field = np.empty((1, count, width), SINGLE)
         for position in np.ndindex(wanted.shape):
-            self._read_bands(wanted[position].reshape(1), field, 0)
+            self._read_bands(wanted[position].reshape(1), field, first)
             out[position] = field[0][rows][..., columns]
 
     def _read_bands(self, wanted: np.ndarray, out: np.ndarray, first: int) -> None:

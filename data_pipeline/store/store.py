@@ -18,7 +18,7 @@ from data_pipeline.common.threads import in_threads
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cube import Cube
 from data_pipeline.formats.datasets import open_cube
-from data_pipeline.formats.fields import CubeFields
+from data_pipeline.formats.fields import forecast_fields, verifying_fields
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
@@ -207,11 +207,11 @@ class Store:
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble fields from which samples are read."""
-        return CubeFields.forecasts(self._ensemble(variables, lead_times), lead_times, "mask")
+        return forecast_fields(self._ensemble(variables, lead_times), lead_times, "mask")
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analysis fields from which samples are read."""
-        return CubeFields.analyses(self._truth(variables), "mask")
+        return verifying_fields(self._truth(variables), "mask")
 
     @property
     def _dates(self) -> Dates:
@@ -279,7 +279,7 @@ def _any_value(fields: Fields, start: int) -> bool:
     init = fields.init_times.astype("datetime64[s]").astype(np.int64).tolist().index(start)
     values = np.empty((1, len(fields.variables), *fields.grid.shape), np.float32)
     for member in range(len(fields.numbers)):
-        fields.read(init, 0, values, members=(member,))
+        fields.read(fields.cells[init, 0, member : member + 1], values)
         if np.isfinite(values).any():
             return True
     return False

@@ -23,12 +23,12 @@ from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
 from data_pipeline.inputs import open_task
 from data_pipeline.protocols import DataSource, Fields
+from data_pipeline.pseudo_members import read_moments
 from data_pipeline.selection import select_forecasts
 from data_pipeline.store.manifest import FinishedFile, Manifest
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME, create_shard, name_file_in_errors, write_at
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
 from data_pipeline.task import Task
-from data_pipeline.tile_reader import read_moments, read_tile
 
 METADATA_BYTES = 1 << 20
 """Upper bound for the metadata of a file."""
@@ -209,7 +209,6 @@ def _write_samples(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     offsets = create_shard(path, plan, samples)
     ensemble = np.empty(plan.ensemble_shape, np.float32)
-    read = read_moments if plan.moments else read_tile
     truth = np.empty(plan.target_shape, np.float32)
     descriptor = os.open(path, os.O_WRONLY)
     try:
@@ -217,8 +216,12 @@ def _write_samples(
             if stopped.is_set():
                 raise CancelledError
             init, lead, analysis = job.keys[sample]
-            read(job.ensemble, init, lead, ensemble)
-            job.truth.read(analysis, 0, truth)
+            wanted = job.ensemble.cells[init, lead]
+            if plan.moments:
+                read_moments(job.ensemble.reader, wanted, ensemble)
+            else:
+                job.ensemble.read(wanted, ensemble)
+            job.truth.read(job.truth.cells[analysis, 0], truth)
             write_at(descriptor, ensemble, offsets[ENSEMBLE_NAME] + index * ensemble.nbytes)
             write_at(descriptor, truth, offsets[TARGET_NAME] + index * truth.nbytes)
             count()

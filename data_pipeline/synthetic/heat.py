@@ -18,13 +18,11 @@ from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
-from data_pipeline.formats.catalog import Window
 from data_pipeline.formats.datasets import FieldArray
-from data_pipeline.formats.fields import CubeFields
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
 from data_pipeline.meaning import Meaning
-from data_pipeline.protocols import Chunks, MissingPolicy
+from data_pipeline.protocols import Chunks, Fields, MissingPolicy, Window
 from data_pipeline.task import Task, Variable
 
 _VERSION = 1
@@ -123,13 +121,13 @@ class Heat:
         fields = self.analysis_fields(variables)
         return self._dataset(fields, {"time": fields.init_times}, chunks)
 
-    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> CubeFields:
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble for reading samples."""
         leads = tuple(lead_times)
         cells = np.repeat(np.arange(len(self._times))[:, None], len(leads), axis=1)
         return self._fields(variables, leads, cells)
 
-    def analysis_fields(self, variables: Sequence[Variable]) -> CubeFields:
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the truth for reading samples."""
         return self._fields(variables, (0,), np.arange(len(self._times))[:, None])
 
@@ -151,15 +149,15 @@ class Heat:
         hours = np.arange(self.steps + 1).astype("timedelta64[h]")
         return (years.astype("datetime64[Y]").astype("datetime64[s]")[:, None] + hours).ravel()
 
-    def _fields(self, variables: Sequence[Variable], leads: tuple[int, ...], cells: np.ndarray) -> CubeFields:
+    def _fields(self, variables: Sequence[Variable], leads: tuple[int, ...], cells: np.ndarray) -> Fields:
         if tuple(variables) != (HEAT,):
             raise InputError(
                 f"data=heat has only the variable {HEAT}, not {', '.join(map(str, variables))}; use task=heat"
             )
         meaning = Meaning.stated(HEAT, leads)
-        return CubeFields(FrameReader(self), (HEAT,), self._times, leads, (0,), (meaning,), cells[..., None, None])
+        return Fields(FrameReader(self), (HEAT,), self._times, leads, (0,), (meaning,), cells[..., None, None])
 
-    def _dataset(self, fields: CubeFields, axes: dict[str, np.ndarray], chunks: Chunks) -> xr.Dataset:
+    def _dataset(self, fields: Fields, axes: dict[str, np.ndarray], chunks: Chunks) -> xr.Dataset:
         cells = fields.cells.reshape([len(values) for values in axes.values()])
         array = indexing.LazilyIndexedArray(FieldArray(fields.reader, cells))
         places = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}

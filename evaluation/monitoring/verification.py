@@ -210,7 +210,7 @@ def open_analyses(monitored: MonitoredTask, target: Variable, analyses: Sequence
 def read_members(fields: Fields, init: int, lead: int) -> np.ndarray:
     """Return one forecast of a single variable, (M, h, w) in double precision."""
     values = np.empty((len(fields.numbers), 1, *fields.grid.shape), np.float64)
-    fields.read(init, lead, values)
+    fields.read(fields.cells[init, lead], values)
     return values[:, 0]
 
 

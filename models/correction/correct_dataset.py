@@ -20,14 +20,17 @@ import xarray as xr
 from data_pipeline.array_fields import (
     ANALYSIS,
     FORECAST,
-    ArrayFields,
+    ArrayReader,
     StandardDataset,
+    analyses_in_arrays,
+    forecasts_in_arrays,
 )
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
 from data_pipeline.grid import Grid
 from data_pipeline.inputs import input_fields, starts_without_input
 from data_pipeline.meaning import Meaning, differences
+from data_pipeline.protocols import Fields
 from data_pipeline.task import Task, Variable
 from models.correction.gaps import Gaps
 from models.correction.guards import Guard
@@ -91,17 +94,17 @@ class _Source:
     """The meaning of each variable, by part (`forecasts` or `analyses`) and variable."""
     grid: Grid
 
-    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> ArrayFields:
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open forecasts."""
         meanings = [self.meanings["forecasts", one] for one in variables]
-        return ArrayFields.forecasts(
+        return forecasts_in_arrays(
             {one: self.forecasts[one] for one in variables}, meanings, self.grid, lead_times, "the dataset"
         )
 
-    def analysis_fields(self, variables: Sequence[Variable]) -> ArrayFields:
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open analyses."""
         meanings = [self.meanings["analyses", one] for one in variables]
-        return ArrayFields.analyses({one: self.analyses[one] for one in variables}, meanings, self.grid, "the analysis")
+        return analyses_in_arrays({one: self.analyses[one] for one in variables}, meanings, self.grid, "the analysis")
 
 
 def _open(forecasts: StandardDataset, analysis: xr.Dataset | None, task: Task) -> _Source:
@@ -209,7 +212,9 @@ class _DatasetCorrection:
         pipeline = CorrectionPipeline(
             self.engine, inputs, raw, SingleProcess(), self.options, gaps, own, guard=self.guard
         )
-        out = {one: np.empty(array.shape, array.dtype) for one, array in zip(task.targets, raw.arrays, strict=True)}
+        assert isinstance(raw.reader, ArrayReader)
+        arrays = dict(zip(task.targets, raw.reader.arrays, strict=True))
+        out = {one: np.empty(array.shape, array.dtype) for one, array in arrays.items()}
         problems: list[str] = []
         with self.lock, Progress("correct: forecast", len(inputs.init_times) * len(leads)) as progress:
             for i, start in enumerate(inputs.init_times):
@@ -223,7 +228,7 @@ class _DatasetCorrection:
                     progress.step(np.datetime_as_string(start, "h"))
         for sentence in (*gaps.sentences(), *problems):
             warnings.warn(sentence, UserWarning, stacklevel=5)
-        return {one: array.copy(data=out[one]) for one, array in zip(task.targets, raw.arrays, strict=True)}
+        return {one: array.copy(data=out[one]) for one, array in arrays.items()}
 
     def lazily(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable, xr.DataArray]:
         """Return the corrected members of each target as arrays of dask, a block for each forecast.

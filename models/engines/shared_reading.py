@@ -7,13 +7,11 @@ targets are usually among its inputs, and other correctors read the same inputs.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import groupby
 
 import numpy as np
 
-from data_pipeline.formats.fields import CubeFields
-from data_pipeline.inputs import BEFORE_START, ChannelSource, InputFields
 from data_pipeline.protocols import Fields
-from data_pipeline.tile_reader import read_tile
 from models.parallel.domain import Domain
 
 
@@ -37,42 +35,19 @@ class SharedReading:
         return self._exact[id(fields)]
 
     def read(self, fields: Fields, init: int, lead: int, out: np.ndarray, domain: Domain) -> None:
-        """Fill `out` (M, V, h, w), float32 or float64, with this rank's tile of a forecast."""
-        if isinstance(fields, InputFields):
-            for part in fields.parts(init, lead):
-                self._read_part(part, out[:, part.channels], domain)
-        elif isinstance(fields, CubeFields):
-            self._read_channels(fields, init, lead, out, domain)
-        else:
-            read_tile(fields, init, lead, out, *domain.tile)
-
-    def _read_part(self, part: ChannelSource, out: np.ndarray, domain: Domain) -> None:
-        if part.lead == BEFORE_START:
-            out[...] = np.nan
-        elif part.members is None:
-            analysis = np.empty((1, *out.shape[1:]), out.dtype)
-            self.read(part.fields, part.init, part.lead, analysis, domain)
-            out[...] = analysis
-        elif part.members == tuple(range(len(part.fields.numbers))):
-            self.read(part.fields, part.init, part.lead, out, domain)
-        else:
-            read_tile(part.fields, part.init, part.lead, out, *domain.tile, part.members)
-
-    def _read_channels(self, fields: CubeFields, init: int, lead: int, out: np.ndarray, domain: Domain) -> None:
-        tile = tuple((part.start, part.stop) for part in domain.tile)
-        identities = [
-            None if (found := fields.identity(init, lead, channel)) is None else (found, tile)
-            for channel in range(len(fields.variables))
-        ]
+        """Fill `out` (M, V, h, w), float32 or float64, with the own tile of a forecast."""
+        wanted, tile = fields.cells[init, lead], tuple((part.start, part.stop) for part in domain.tile)
+        found = [fields.identity(numbers) for numbers in wanted.T]
+        identities = [None if one is None else (one, tile) for one in found]
         known = [self._known(identity, out.dtype) for identity in identities]
-        if all(values is None for values in known):
-            read_tile(fields, init, lead, out, *domain.tile)
-        else:
-            for channel, values in enumerate(known):
-                if values is not None:
-                    out[:, channel] = values
-                else:
-                    read_tile(fields.only(channel), init, lead, out[:, channel : channel + 1], *domain.tile)
+        for is_known, group in groupby(range(len(known)), lambda channel: known[channel] is not None):
+            channels = [*group]
+            if is_known:
+                for channel in channels:
+                    out[:, channel] = known[channel]
+            else:
+                part = slice(channels[0], channels[-1] + 1)
+                fields.read(wanted[:, part], out[:, part], domain.tile)
         for channel, identity in enumerate(identities):
             if identity is not None and known[channel] is None:
                 self._kept[identity] = out[:, channel]

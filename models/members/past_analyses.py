@@ -17,7 +17,6 @@ from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import analysis_fields
 from data_pipeline.protocols import Fields
-from data_pipeline.tile_reader import read_tile
 from models.engines.engine import CorrectorDescription
 from models.parallel.domain import Domain
 
@@ -53,7 +52,7 @@ class PastAnalyses:
         template = np.empty((count, len(self.fields.variables), *domain.own_shape))
         valid = starts + np.timedelta64(lead_time, "h")
         for member, place in enumerate(np.searchsorted(self.fields.init_times, valid)):
-            read_tile(self.fields, int(place), 0, template[member : member + 1], *domain.tile)
+            self.fields.read(self.fields.cells[place, 0], template[member : member + 1], domain.tile)
         return template
 
     def starts(self, init_time: np.datetime64, count: int) -> np.ndarray:

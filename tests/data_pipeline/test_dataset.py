@@ -12,9 +12,10 @@ from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import Fields
+from data_pipeline.pseudo_members import complete_cells
 from data_pipeline.sample import forecast_times
 from data_pipeline.task import Task
-from data_pipeline.tile_reader import complete_cells
 
 GRID = Grid.regular(5, 8)
 TASK = Task("toy", ["2t", "sst"], ["2t"], [24, 48], ["lsm"])
@@ -105,13 +106,13 @@ def test_complete_cells_have_all_members(members):
 def test_a_band_reads_only_its_rows(archive, monkeypatch):
     whole = ForecastDataset(archive, TASK, [2016], rows=slice(1, 5), columns=slice(2, 8))
     part, read = whole.band(slice(1, 3)), []
-    fields, plain = type(part._ensemble), type(part._ensemble).read
+    plain = Fields.read
 
-    def spied(self, init, lead, out, rows=slice(None), members=None):
-        read.append(rows)
-        plain(self, init, lead, out, rows, members)
+    def spied(self, wanted, out, window):
+        read.append(window[0])
+        plain(self, wanted, out, window)
 
-    monkeypatch.setattr(fields, "read", spied)
+    monkeypatch.setattr(Fields, "read", spied)
     assert len(part) == len(whole) == 3
     for own, sample in zip(part, whole, strict=True):
         for name in ("ensemble", "mask", "static", "target"):
@@ -126,7 +127,7 @@ def test_a_band_reads_only_its_rows(archive, monkeypatch):
 def test_times_are_known_without_reading(archive, monkeypatch):
     dataset = ForecastDataset(archive, TASK, [2015, 2016])
     samples = list(dataset)
-    monkeypatch.setattr(type(dataset._ensemble), "read", None)
+    monkeypatch.setattr(Fields, "read", None)
     starts, leads = forecast_times(dataset)
     assert starts.tolist() == [int(sample.init_time) for sample in samples]
     assert leads.tolist() == [int(sample.lead_time) for sample in samples]

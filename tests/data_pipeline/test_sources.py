@@ -33,10 +33,10 @@ def written(variable, part="ensemble"):
     return select_variable(WEATHER[part], variable).values
 
 
-def read(fields, init, lead, dtype=np.float32, members=3, **options):
+def read(fields, init, lead, dtype=np.float32, members=3):
     """Return all fields of a forecast (M, C, H, W)."""
     out = np.full((members, len(fields.variables), *GRID.shape), np.inf, dtype)
-    fields.read(init, lead, out, **options)
+    fields.read(fields.cells[init, lead], out)
     return out
 
 
@@ -100,14 +100,15 @@ def test_analyses_are_forecasts_with_lead_time_0(source):
 
 
 @pytest.mark.parametrize(
-    ("rows", "members"), [(slice(0, 2), None), (slice(1, 4), [2, 0]), (slice(16, 17), [0]), (slice(None), [1, 2])]
+    ("rows", "members"),
+    [(slice(0, 2), slice(None)), (slice(1, 4), [2, 0]), (slice(16, 17), [0]), (slice(None), [1, 2])],
 )
 def test_rows_and_members(source, rows, members):
     fields = source.ensemble_fields(VARIABLES, LEADS)
     whole = read(fields, 1, 2)
-    expected = whole[:, :, rows] if members is None else whole[members][:, :, rows]
+    expected = whole[members][:, :, rows]
     out = np.empty_like(expected)
-    fields.read(1, 2, out, rows, members)
+    fields.read(fields.cells[1, 2, members], out, (rows, slice(None)))
     np.testing.assert_array_equal(out, expected)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scoringrules
 import torch
-from memory_archive import GRID, TASK, MemoryArchive, MemoryFields, untrained_emos
+from memory_archive import GRID, TASK, MemoryArchive, memory_fields, untrained_emos
 
 from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample
@@ -33,7 +33,7 @@ class ArchiveWithStarts(MemoryArchive):
         times = np.concatenate([self.starts[kept], (self.starts[:, None] + leads).ravel()])
         values = np.concatenate([self.before[kept], self.truth.reshape(-1, *GRID.shape)])
         order = times.argsort()
-        return MemoryFields(values[order][:, None, None], times[order], variables, (0,))
+        return memory_fields(values[order][:, None, None], times[order], variables, (0,))
 
 
 @pytest.fixture

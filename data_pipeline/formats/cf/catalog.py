@@ -14,7 +14,7 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import FileAddress, Paths, expand_addresses
-from data_pipeline.formats.catalog import SINGLE, FieldReader, Summary, describe_files
+from data_pipeline.formats.catalog import SINGLE, Summary, describe_files
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.header import Header
 from data_pipeline.formats.cf.point_reader import PointReader
@@ -23,6 +23,7 @@ from data_pipeline.formats.loaded import LoadedReader
 from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
+from data_pipeline.protocols import FieldReader
 from data_pipeline.task import Variable
 
 _ROW = np.dtype(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from data_pipeline.formats.catalog import Index
+from data_pipeline.protocols import Index
 
 _MANY_RUNS = 4
 """Positions in more runs than this are copied one by one."""

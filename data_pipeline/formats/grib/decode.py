@@ -11,10 +11,11 @@ import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.catalog import SINGLE, Index, Window
+from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, unpack
 from data_pipeline.formats.grib.scan import changed_file, read_message
+from data_pipeline.protocols import Index, Window
 
 SINGLE_PRECISION_PACKINGS = ("grid_simple", "grid_ccsds", "grid_complex", "grid_second_order")
 """Beginnings of the names of packings that ecCodes can decode in single precision."""

@@ -9,7 +9,6 @@ import os
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.threads import BUDGET, in_threads
-from data_pipeline.formats.catalog import DOUBLE, Window
+from data_pipeline.formats.catalog import DOUBLE
 from data_pipeline.formats.grib.decode import Cutout, Location, read_values
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packed_columns import ColumnBand, PackedColumns
@@ -25,7 +24,7 @@ from data_pipeline.formats.grib.packing import Packing
 from data_pipeline.formats.grib.scan import changed_file
 from data_pipeline.formats.grib.table import Stamp
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL
+from data_pipeline.protocols import ALL, Window
 from data_pipeline.pseudo_members import reduce_members
 from data_pipeline.units import Conversion
 
@@ -93,12 +92,18 @@ class MessageReader:
         read = lambda k: self._read_part(locations[k[0] : k[1]], targets[k[0] : k[1]], cutout)  # noqa: E731
         list(in_threads(read, parts, threads))
 
-    def read_moments(self, wanted: np.ndarray, out: np.ndarray, rows: slice) -> None:
-        """Fill `out` (2, C, h, W) with the pseudo-members of the messages `wanted` (M, C); see `MomentReader`.
+    def read_moments(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Fill `out` (2, C, h, w) with the pseudo-members of the messages `wanted` (M, C); see `MomentReader`.
 
         A thread reads some rows of all members at a time; their packed values take at most the bytes of a field. Only
         if ecCodes must decode the messages are all members of a channel in memory, for one channel at a time.
         """
+        rows, across = window
+        if out.shape[-1] != (width := self.grid.shape[1]):
+            whole = np.empty((*out.shape[:-1], width), out.dtype)
+            self.read_moments(wanted, whole, (rows, ALL))
+            out[...] = whole[..., across]
+            return
         cutout = Cutout.of((rows, ALL), self.grid.shape)
         if not cutout.height:
             return
@@ -107,7 +112,7 @@ class MessageReader:
         for c in set(range(wanted.shape[1])) - {c for each in columns for c in each.channels.tolist()}:
             one = slice(c, c + 1)
             if c in there:
-                reduce_members(partial(self.read, wanted[:, one], window=(rows, ALL)), len(wanted), out[:, one])
+                reduce_members(self, wanted[:, one], out[:, one], (rows, ALL))
             else:
                 out[:, one] = np.nan
         for each in columns:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.catalog import DOUBLE, Index, Window
+from data_pipeline.formats.catalog import DOUBLE
 from data_pipeline.formats.cf.coordinates import Horizontal
 from data_pipeline.formats.cf.positions import compact, runs
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import Index, Window
 from data_pipeline.units import Conversion
 
 if TYPE_CHECKING:

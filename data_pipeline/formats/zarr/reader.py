@@ -18,11 +18,12 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.threads import in_threads
-from data_pipeline.formats.catalog import DOUBLE, Window
+from data_pipeline.formats.catalog import DOUBLE
 from data_pipeline.formats.cf.coordinates import Horizontal
 from data_pipeline.formats.cf.positions import compact, runs
 from data_pipeline.formats.zarr.array import ZarrArray
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import Window
 from data_pipeline.units import Conversion
 
 READ_THREADS = 8

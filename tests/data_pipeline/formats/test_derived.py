@@ -50,7 +50,7 @@ def read(fields, starts=None):
     shape = (len(starts), len(fields.lead_times), len(fields.numbers), len(fields.variables), *GRID.shape)
     out = np.empty(shape, np.float32)
     for k, lead in product(range(shape[0]), range(shape[1])):
-        fields.read(starts[k], lead, out[k, lead])
+        fields.read(fields.cells[starts[k], lead], out[k, lead])
     return out
 
 

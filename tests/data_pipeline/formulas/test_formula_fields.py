@@ -47,7 +47,7 @@ def expected(archive):
     for init, lead in product(range(len(STARTS)), (1, 2)):
         by_lead = np.empty((len(LEADS), len(NUMBERS), 3, *GRID.shape), np.float32)
         for k, values in enumerate(by_lead):
-            fields.read(init, k, values)
+            fields.read(fields.cells[init, k], values)
         members = []
         for number in range(len(NUMBERS)):
             t, u, v = by_lead[lead, number].astype(float)

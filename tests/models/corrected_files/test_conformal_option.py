@@ -50,7 +50,7 @@ def members(path):
     fields = ensemble_fields(path, [Variable("2t")], [24, 48])
     found = np.empty((2, MEMBERS, 1, *GRID.shape), np.float64)
     for lead in range(2):
-        fields.read(0, lead, found[lead])
+        fields.read(fields.cells[0, lead], found[lead])
     return found[:, :, 0]
 
 

@@ -15,7 +15,7 @@ from ranks import run_on_ranks
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.engines import shared_reading
+from models.engines.shared_reading import SharedReading
 from models.parallel.mesh import Mesh, arrange_mesh
 
 # `runpy` warns because the command runs a module that this file has imported.
@@ -60,7 +60,7 @@ def fail_on_one_rank(mesh, folder, target):
     def fail(*_):
         raise InputError("message 3 cannot be read")
 
-    with patch.object(shared_reading, "read_tile", fail if mesh.rank else shared_reading.read_tile):
+    with patch.object(SharedReading, "read", fail if mesh.rank else SharedReading.read):
         return correct_file(mesh, folder, "emos", target)
 
 

@@ -13,7 +13,6 @@ from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 from data_pipeline.formats.open import ensemble_fields, grid_of_files
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL
 from data_pipeline.reduced_grid import ReducedGrid
 from data_pipeline.task import Task, Variable
 from data_pipeline.writing import messages
@@ -129,7 +128,7 @@ def correct(path: Path, output: Path, shift: float = 1.0) -> int:
 def ensemble_mean(path: Path, task: Task) -> np.ndarray:
     fields = ensemble_fields([path], task.targets, task.lead_times)
     values = np.empty((len(fields.numbers), 1, *fields.grid.shape))
-    fields.read(0, 0, values, ALL)
+    fields.read(fields.cells[0, 0], values)
     return values.mean(0)
 
 

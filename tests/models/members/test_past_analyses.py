@@ -11,6 +11,7 @@ from grib_parts import KEYS
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import WHOLE
 from data_pipeline.task import Task, Variable
 from data_pipeline.writing import Encoder
 from models.corrected_files.correct_files import correct_files
@@ -34,10 +35,11 @@ class Analyses:
 
     def __init__(self, times):
         self.init_times = np.array(times, "datetime64[s]")
+        self.cells = np.arange(len(times))[:, None, None, None]
 
-    def read(self, init, lead, out, rows, members=None):
-        seed = int(self.init_times[init].astype(np.int64))
-        out[...] = np.random.default_rng(seed).normal(size=GRID.shape)[None, None, rows]
+    def read(self, wanted, out, window=WHOLE):
+        seed = int(self.init_times[wanted.item()].astype(np.int64))
+        out[...] = np.random.default_rng(seed).normal(size=GRID.shape)[window[0]][..., window[1]]
 
 
 def times(first=2010, last=2016, hours=12, without=()):
@@ -112,7 +114,7 @@ def test_members_have_the_quantiles_in_the_rank_order_of_the_analyses(lead, coun
     for start in history.starts(START, M):
         place = history.fields.init_times.tolist().index((start + np.timedelta64(lead, "h")).tolist())
         field = np.empty((1, 1, *GRID.shape))
-        history.fields.read(place, 0, field, slice(None))
+        history.fields.read(history.fields.cells[place, 0], field)
         analyses.append(field[0])
     ranks = np.array(analyses).argsort(0).argsort(0)
     np.testing.assert_allclose(members, levels[ranks], rtol=1e-12)

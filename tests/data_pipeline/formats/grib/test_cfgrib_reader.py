@@ -73,7 +73,7 @@ def test_samples_are_read_in_parts_and_from_threads(winds):
 
     def read(_):
         out = np.empty((2, 2, 2, 8), np.float32)
-        fields.read(0, 1, out, rows=slice(1, 3))
+        fields.read(fields.cells[0, 1], out, (slice(1, 3), slice(None)))
         return out
 
     with ThreadPoolExecutor(4) as pool:

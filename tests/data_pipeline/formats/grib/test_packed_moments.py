@@ -15,7 +15,8 @@ from data_pipeline.formats.grib import reader as source
 from data_pipeline.formats.grib.catalog import MessageCatalog
 from data_pipeline.formats.grib.packed_columns import PackedColumns
 from data_pipeline.formats.open import ensemble_fields
-from data_pipeline.pseudo_members import pseudo_members
+from data_pipeline.protocols import WHOLE
+from data_pipeline.pseudo_members import pseudo_members, read_moments
 from data_pipeline.task import Variable
 
 ROWS, COLUMNS = 9, 7
@@ -34,7 +35,7 @@ def assert_same(reader, wanted, rows=slice(None)):
     members = np.empty((*wanted.shape, height, COLUMNS), np.float32)
     reader.read(wanted, members, (rows, slice(None)))
     out = np.full((2, wanted.shape[1], height, COLUMNS), -1, np.float32)
-    reader.read_moments(wanted, out, rows)
+    reader.read_moments(wanted, out, (rows, slice(None)))
     np.testing.assert_array_equal(out, pseudo_members(members))
     return out
 
@@ -98,11 +99,10 @@ def file(writer, tmp_path_factory):
     return writer.forecast(tmp_path_factory.mktemp("moments") / "file", ("2t", "z@500", "t@850"))
 
 
-def by_members(fields, init, lead, rows=slice(None), members=None):
+def by_members(fields, init, lead):
     """The moments of a forecast from all of its members."""
-    count, height = len(fields.numbers if members is None else members), len(range(fields.grid.shape[0])[rows])
-    values = np.empty((count, len(fields.variables), height, fields.grid.shape[1]), np.float32)
-    fields.read(init, lead, values, rows, members)
+    values = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape), np.float32)
+    fields.read(fields.cells[init, lead], values)
     return pseudo_members(values)
 
 
@@ -116,7 +116,7 @@ def test_threads_share_the_work(file, variables, monkeypatch):
 
     def check(k):
         out = np.full((2, len(variables), 5, 8), -1, np.float32)
-        fields.read_moments(k % 2, k // 2 % 2, out)
+        read_moments(fields.reader, fields.cells[k % 2, k // 2 % 2], out)
         return np.array_equal(out, expected[k % 2, k // 2 % 2])
 
     with ThreadPoolExecutor(4) as pool:
@@ -152,4 +152,4 @@ def test_a_file_that_changed_is_noticed(tmp_path):
     reader, wanted = column_of(tmp_path / "file", [plain_message(1, np.eye(ROWS, COLUMNS), 16)] * 3)
     (tmp_path / "file").write_bytes((tmp_path / "file").read_bytes()[:-1])
     with pytest.raises(InputError, match="file has changed since it was opened"):
-        reader.read_moments(wanted, np.empty((2, 1, ROWS, COLUMNS), np.float32), slice(None))
+        reader.read_moments(wanted, np.empty((2, 1, ROWS, COLUMNS), np.float32), WHOLE)

@@ -74,7 +74,7 @@ def test_a_single_station_without_its_own_dimension(plain, tmp_path):
     fields = analysis_fields(path, variables("2t"))
     assert fields.grid == Points((48.5,), (10.5,), (434.0,), ("Dillingen",))
     out = np.empty((1, 1, 1, 1), np.float32)
-    fields.read(1, 0, out)
+    fields.read(fields.cells[1, 0], out)
     assert out.item() == 251
 
 
@@ -108,7 +108,7 @@ def test_a_curvilinear_grid_is_read_row_by_row(plain, tmp_path, numbered):
     assert fields.grid.matches(Points(tuple(lat.ravel()), tuple(lon.ravel())))
     for rows in (slice(0, 12), slice(3, 5), slice(7, 12)):
         out = np.empty((1, 1, rows.stop - rows.start, 1), np.float32)
-        fields.read(1, 0, out, rows)
+        fields.read(fields.cells[1, 0], out, (rows, slice(None)))
         np.testing.assert_array_equal(out[0, 0, :, 0], expected[1, rows])
     dataset = open_analysis(path)
     np.testing.assert_array_equal(dataset["2t"].isel(point=[9, 2, 3]).values, expected[:, [9, 2, 3]])

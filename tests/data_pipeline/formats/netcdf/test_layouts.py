@@ -134,7 +134,7 @@ def test_every_layout_holds_the_same_numbers(tmp_path_factory, ensemble, layout)
     fields = ensemble_fields(paths, variables, ensemble.lead.values.tolist())
     out = np.empty((ensemble.sizes["number"], len(variables), 3, 6))
     for i, j in np.ndindex(ensemble.sizes["start"], ensemble.sizes["lead"]):
-        fields.read(i, j, out)
+        fields.read(fields.cells[i, j], out)
         for c, variable in enumerate(variables):
             at = {"level": variable.level} if variable.level else {}
             expected = ensemble[variable.name].sel(at).values[i, j]

@@ -166,10 +166,10 @@ def test_a_file_that_is_cut_off_is_refused(file, file_format):
 def test_a_file_that_changed_after_opening_is_not_read(plain, tmp_path):
     fields = ensemble_fields(plain.cfgrib(tmp_path / "a.nc"), variables("2t"), (0,))
     out = np.empty((3, 1, 4, 6))
-    fields.read(0, 0, out)
+    fields.read(fields.cells[0, 0], out)
     plain.cfgrib(tmp_path / "b.nc", starts=(0,)).rename(tmp_path / "a.nc")
     with pytest.raises(InputError, match=r"a.nc has changed since it was opened; run again when it is complete"):
-        fields.read(0, 0, out)
+        fields.read(fields.cells[0, 0], out)
 
 
 def test_damaged_values_are_reported(plain, tmp_path, monkeypatch):

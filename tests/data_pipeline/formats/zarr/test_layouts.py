@@ -86,7 +86,7 @@ def test_any_order_chunks_and_window(stores, tmp_path_factory, data):
     members = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
     start, lead = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 1))
     out = np.zeros((len(members), 2, rows.stop - rows.start, 8), np.float32)
-    fields.read(start, lead, out, rows, members)
+    fields.read(fields.cells[start, lead, members], out, (rows, slice(None)))
     np.testing.assert_array_equal(out, expected[start, lead][members][:, :, rows])
     columns = data.draw(st.lists(st.integers(0, 7), min_size=1, unique=True))
     lazy = open_ensemble(path, chunks=None)["t"]

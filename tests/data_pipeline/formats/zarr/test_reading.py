@@ -42,7 +42,7 @@ def read_all(fields):
     out = np.zeros((starts, leads, len(fields.numbers), len(fields.variables), *fields.grid.shape), np.float32)
     for start in range(starts):
         for lead in range(leads):
-            fields.read(start, lead, out[start, lead])
+            fields.read(fields.cells[start, lead], out[start, lead])
     return out
 
 
@@ -67,7 +67,7 @@ def test_no_chunk_but_that_of_the_wanted_members_is_read(stores, tmp_path, chunk
     path = stores.write(stores.weatherbench2(), tmp_path / "a.zarr", chunks=ONE | {"number": 1})
     fields = ensemble_fields(path, T, [0, 24])
     chunks_read.clear()
-    fields.read(2, 1, np.zeros((2, 2, 2, 8), np.float32), slice(1, 3), [1, 3])
+    fields.read(fields.cells[2, 1, [1, 3]], np.zeros((2, 2, 2, 8), np.float32), (slice(1, 3), slice(None)))
     assert chunks_read == {"temperature/2.1.1.0.0.0": 1, "temperature/2.1.3.0.0.0": 1}
 
 
@@ -106,7 +106,7 @@ def sample(task):
     """Return one sample."""
     fields, key = task
     out = np.zeros((4, 2, 5, 8), np.float32)
-    fields.read(*key, out)
+    fields.read(fields.cells[key], out)
     return out
 
 

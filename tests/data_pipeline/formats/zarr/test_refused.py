@@ -106,10 +106,10 @@ def test_a_store_that_changed_after_it_was_opened(stores, tmp_path):
     path = stores.write(dataset, tmp_path / "a.zarr", chunks=ONE)
     fields = ensemble_fields(path, T, [0, 24])
     out = np.zeros((4, 1, 5, 8), np.float32)
-    fields.read(0, 0, out)
+    fields.read(fields.cells[0, 0], out)
     zarr.open_group(path, mode="a")["temperature"].resize((5, 2, 4, 2, 8, 5))
     with pytest.raises(InputError, match=r"a.zarr has changed since it was opened"):
-        fields.read(0, 0, out)
+        fields.read(fields.cells[0, 0], out)
 
 
 def test_chunks_of_unequal_sizes_and_compressed_shards(stores, tmp_path):

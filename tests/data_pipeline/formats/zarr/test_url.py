@@ -84,7 +84,7 @@ def test_a_store_on_a_web_server_that_fails_for_a_while(stores, tmp_path, server
 
 def read_in_fork(fields):
     """Return one sample, and the number of stores that the process has opened."""
-    fields.read(1, 1, out := np.zeros((4, 2, 5, 8), np.float32))
+    fields.read(fields.cells[1, 1], out := np.zeros((4, 2, 5, 8), np.float32))
     return out, _opened.cache_info().misses
 
 
@@ -105,7 +105,7 @@ def test_opening_reads_no_fields_and_reading_only_its_chunks(stores, tmp_path, s
     stores.write(stores.weatherbench2(), tmp_path / "ens.zarr", chunks=ONE)
     fields = ensemble_fields(f"{server}/ens.zarr/", T, [0, 24])
     assert not [path for path in Handler.requested if "temperature/" in path]
-    fields.read(1, 1, np.zeros((4, 2, 5, 8), np.float32))
+    fields.read(fields.cells[1, 1], np.zeros((4, 2, 5, 8), np.float32))
     assert [path for path in Handler.requested if "temperature/" in path] == ["/ens.zarr/temperature/1.1.0.0.0.0"]
 
 
