@@ -20,6 +20,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.positions import compact
 from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.datasets import select_variable
+from data_pipeline.formats.fields import missing_fields
 from data_pipeline.formats.levels import stated_level
 from data_pipeline.grid import Grid
 from data_pipeline.grid_coordinates import grid_of
@@ -206,15 +207,15 @@ class ArrayReader:
         out[wanted < 0] = np.nan
         rows, columns = window
         part = (rows,) if isinstance(self.grid, Points) else window
-        arrays, places, where = [], [], ""
+        arrays, places, start, lead = [], [], 0, 0
         for channel in np.flatnonzero((wanted >= 0).any(0)).tolist():
             place = compact(np.flatnonzero(wanted[:, channel] >= 0)), channel
             (start, *_), (lead, *_), members, (own, *_) = np.unravel_index(wanted[place], self.shape)
-            array = self.arrays[own]
-            arrays.append(array.variable[(int(start), int(lead), compact(members), *part)].data)
+            arrays.append(self.arrays[own].variable[(int(start), int(lead), compact(members), *part)].data)
             places.append(place)
-            time = array.init_time.values[start].astype("datetime64[s]")
-            where = f"the forecast of {time} +{array.lead_time.values[lead]} h"
+        times = self.arrays[0].coords
+        time = times["init_time"].values[start].astype("datetime64[s]")
+        where = f"the forecast of {time} +{times['lead_time'].values[lead]} h"
         for place, values in zip(places, self._computed(arrays, where), strict=True):
             out[place] = values[..., None][..., columns] if isinstance(self.grid, Points) else values
 
@@ -229,15 +230,7 @@ class ArrayReader:
         empty = list(self._emptiness(starts, space))
         count = len(self.arrays)
         joined = [np.concatenate(empty[channel::count]) for channel in range(count)]
-        absent = np.stack(joined, -1)
-        found: dict[tuple[int, int], MissingFields] = {}
-        for init, lead in np.argwhere(absent.any((2, 3))).tolist():
-            own = absent[init, lead]
-            channels = np.flatnonzero(own.any(0)).tolist()
-            names = tuple(str(variables[channel]) for channel in channels)
-            number = numbers[int(own[:, channels[0]].argmax())]
-            found[init, lead] = MissingFields(names, number, self.what, int(own.sum()), own.size)
-        return found
+        return missing_fields(np.stack(joined, -1), variables, numbers, lambda *_: self.what)
 
     def _emptiness(self, arrays: Sequence[xr.DataArray], space: Sequence[Hashable]) -> Iterator[np.ndarray]:
         """Yield for each array where no cell has a value, (init, lead, member)."""

@@ -145,12 +145,11 @@ class OpenedForecast:
 
     def read(self, starts: Sequence[int], leads: Sequence[int], rows: slice = ALL, columns: slice = ALL) -> np.ndarray:
         """Return the fields (number, forecast, target, row, column) of some forecasts, on a tile of the grid."""
-        height, width = len(range(*rows.indices(self.fields.grid.shape[0]))), self.fields.grid.shape[1]
-        count, targets = len(self.fields.numbers), len(self.fields.variables)
-        values = np.empty((len(starts), count, targets, height, width), np.float32)
+        tile = [len(range(size)[part]) for size, part in zip(self.fields.grid.shape, (rows, columns), strict=True)]
+        values = np.empty((len(starts), *self.fields.cells.shape[2:], *tile), np.float32)
         for out, key in zip(values, zip(starts, leads, strict=True), strict=True):
-            self.fields.read(self.fields.cells[self._positions[key]], out, (rows, ALL))
-        return np.moveaxis(values, 0, 1)[..., columns]
+            self.fields.read(self.fields.cells[self._positions[key]], out, (rows, columns))
+        return np.moveaxis(values, 0, 1)
 
     @cached_property
     def _positions(self) -> dict[tuple[int, int], tuple[int, int]]:

@@ -18,7 +18,7 @@ from data_pipeline.formats.catalog import SINGLE, Catalog, Summary
 from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.formats.derived import DerivedCatalog, derived
-from data_pipeline.formats.fields import forecast_fields, verifying_fields
+from data_pipeline.formats.fields import fields_of
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.grid import Grid
@@ -66,7 +66,7 @@ def open_ensemble(
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None
     they are read when they are indexed.
     """
-    catalog = _forecasts(paths, _parsed(variables), names, intervals)
+    catalog = _catalog(paths, _parsed(variables), names, intervals)
     return _dataset(Cube.forecasts(catalog, lead_times, missing, target), chunks, np.dtype(dtype))
 
 
@@ -85,7 +85,8 @@ def open_analysis(
     Analyses are fields of lead time 0, and NetCDF fields without a start. Longer lead times are ignored, except those
     of requested amounts and extremes, which come from short forecasts.
     """
-    return _dataset(Cube.analyses(_analyses(paths, _parsed(variables), names, intervals), missing, target), chunks)
+    catalog = _catalog(paths, _parsed(variables), names, intervals, analyses=True)
+    return _dataset(Cube.analyses(catalog, missing, target), chunks)
 
 
 def open_static(
@@ -115,7 +116,7 @@ def ensemble_fields(
     A missing field raises an `InputError`, or is NaN with `missing="mask"`. Variables that the files lack are derived
     from others where that is exact (`formats.equivalents`).
     """
-    return forecast_fields(_forecasts(paths, variables, names, intervals), lead_times, missing, target)
+    return fields_of(Cube.forecasts(_catalog(paths, variables, names, intervals), lead_times, missing, target))
 
 
 def analysis_fields(
@@ -128,7 +129,7 @@ def analysis_fields(
     missing: Missing = "error",
 ) -> Fields:
     """Open analyses as forecasts with lead time 0 and one member; their start is the valid time."""
-    return verifying_fields(_analyses(paths, variables, names, intervals), missing, target)
+    return fields_of(Cube.analyses(_catalog(paths, variables, names, intervals, analyses=True), missing, target))
 
 
 def summary_fields(
@@ -172,7 +173,7 @@ def summary_fields(
             f"{catalog} has {_SUMMARY_WORDS[SUMMARIES_OF_KIND[chosen][-1]]} over other intervals or of other variables "
             f"than {made.wanted[made.rows['variable'][row]]}, and those cannot be added; write them for this variable"
         )
-    return chosen, forecast_fields(made, lead_times, "mask", target)
+    return chosen, fields_of(Cube.forecasts(made, lead_times, "mask", target))
 
 
 def lead_times_of(paths: Paths, variable: Variable, *, names: VariableNames = None) -> list[int]:
@@ -217,19 +218,16 @@ def _gather(
     return format_of(addresses[0]).gather(addresses, variables, names, static=static, summaries=summaries)
 
 
-def _forecasts(
-    paths: Paths, variables: Sequence[Variable] | None, names: VariableNames, intervals: StatedIntervals | None
+def _catalog(
+    paths: Paths,
+    variables: Sequence[Variable] | None,
+    names: VariableNames,
+    intervals: StatedIntervals | None,
+    analyses: bool = False,
 ) -> Catalog:
+    """Return the fields of `variables`, stored or made from others."""
     catalog: Catalog = _gather(paths, variables, names)
-    if isinstance(catalog, BlockCatalog):
+    if isinstance(catalog, BlockCatalog) and not analyses:
         catalog.refuse_unknown_starts()
     catalog = intervals.apply(catalog) if intervals else catalog
-    return catalog if variables is None else derived(catalog, variables, analyses=False)
-
-
-def _analyses(
-    paths: Paths, variables: Sequence[Variable] | None, names: VariableNames, intervals: StatedIntervals | None
-) -> Catalog:
-    catalog: Catalog = _gather(paths, variables, names)
-    catalog = intervals.apply(catalog) if intervals else catalog
-    return catalog if variables is None else derived(catalog, variables, analyses=True)
+    return catalog if variables is None else derived(catalog, variables, analyses)

@@ -18,7 +18,7 @@ from data_pipeline.common.threads import in_threads
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cube import Cube
 from data_pipeline.formats.datasets import open_cube
-from data_pipeline.formats.fields import forecast_fields, verifying_fields
+from data_pipeline.formats.fields import fields_of
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
@@ -207,11 +207,11 @@ class Store:
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble fields from which samples are read."""
-        return forecast_fields(self._ensemble(variables, lead_times), lead_times, "mask")
+        return fields_of(Cube.forecasts(self._ensemble(variables, lead_times), lead_times, "mask"))
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analysis fields from which samples are read."""
-        return verifying_fields(self._truth(variables), "mask")
+        return fields_of(Cube.analyses(self._truth(variables), "mask"))
 
     @property
     def _dates(self) -> Dates:
