@@ -25,7 +25,7 @@ from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.formats.variables import checked_names
 from data_pipeline.ledger import Omission
-from data_pipeline.protocols import Chunks, Fields, MissingPolicy
+from data_pipeline.protocols import Fields, MissingPolicy
 from data_pipeline.reduced_grid import ReducedGrid
 from data_pipeline.regridding.target import TargetGrid, check_grid_option, regular_grid
 from data_pipeline.regridding.weights import METHODS, Method
@@ -79,21 +79,19 @@ class Archive:
     def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
         """Do nothing, because an archive can read everything in its files."""
 
-    def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
-        """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude); missing fields are NaN."""
-        return files.open_ensemble(self.ensemble, variables, lead_times, chunks=chunks, **self._ensemble_options)
-
-    def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Open the analyses as (time, [level,] latitude, longitude); missing fields are NaN."""
-        return files.open_analysis(self.analysis, variables, chunks=chunks, **self._analysis_options)
-
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from; missing fields are NaN."""
-        return files.ensemble_fields(self.ensemble, variables, lead_times, **self._ensemble_options)
+        return files.ensemble_fields(
+            self.ensemble, variables, lead_times,
+            names=self.variable_names, target=self._given_target, intervals=self._ensemble_intervals, missing="mask",
+        )  # fmt: skip
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analyses to read samples from; missing fields are NaN."""
-        return files.analysis_fields(self.analysis, variables, **self._analysis_options)
+        return files.analysis_fields(
+            self.analysis, variables,
+            names=self.variable_names, target=self._target, intervals=self._analysis_intervals, missing="mask",
+        )  # fmt: skip
 
     @cached_property
     def static(self) -> xr.Dataset:
@@ -118,18 +116,6 @@ class Archive:
         stated = [self._ensemble_intervals.described, self._analysis_intervals.described]
         grid = self.grid is not None and [self.grid, self.regridding]
         return fingerprint_of(contents, common_versions(), self.variable_names or {}, stated, grid)
-
-    @property
-    def _ensemble_options(self) -> dict[str, Any]:
-        """How the ensemble is opened."""
-        names, intervals = self.variable_names, self._ensemble_intervals
-        return {"names": names, "target": self._given_target, "intervals": intervals, "missing": "mask"}
-
-    @property
-    def _analysis_options(self) -> dict[str, Any]:
-        """How the analyses are opened."""
-        names, intervals = self.variable_names, self._analysis_intervals
-        return {"names": names, "target": self._target, "intervals": intervals, "missing": "mask"}
 
     @cached_property
     def _ensemble_intervals(self) -> StatedIntervals:

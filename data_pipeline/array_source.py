@@ -16,7 +16,7 @@ from data_pipeline.common.identity import fingerprint_of, hash_of
 from data_pipeline.dates import Dates
 from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.ledger import Omission
-from data_pipeline.protocols import Chunks, Fields, MissingPolicy
+from data_pipeline.protocols import Fields, MissingPolicy
 from data_pipeline.task import Task, Variable
 
 
@@ -51,14 +51,6 @@ class ArraySource:
 
     def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
         """Do nothing: opening the fields raises the errors."""
-
-    def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
-        """Return the ensemble at some lead times, with standard names of its dimensions."""
-        return self._ensemble.dataset.sel(lead_time=list(lead_times))
-
-    def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Return the analyses, with standard names of their dimensions."""
-        return self._truth.dataset
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from."""

@@ -124,7 +124,7 @@ def compute_statistics(
 
 def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecasts, at_once: int) -> str:
     """Return a message with the estimated reading time of some statistics, from the time of one forecast."""
-    fields = training.source.ensemble_fields(training.task.inputs, training.task.lead_times)
+    fields = training.inputs
     sample = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape), np.float32)
     init, lead, _ = training.keys[0]
     start_time = time.monotonic()

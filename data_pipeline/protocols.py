@@ -124,10 +124,6 @@ class Fields:
         return self.reader.identity(wanted)
 
 
-Chunks = Literal["auto"] | None
-"""`auto`: dask arrays with one chunk per start and lead time. None: values are read when they are indexed."""
-
-
 class FieldSource(Protocol):
     """Opens the fields of samples: the part of `DataSource` that `inputs.input_fields` needs."""
 
@@ -175,12 +171,6 @@ class DataSource(FieldSource, Protocol):
 
         `moments`: mean and spread of the members suffice.
         """
-
-    def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
-        """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude); missing fields are NaN."""
-
-    def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Open the analyses as (time, [level,] latitude, longitude); missing fields are NaN."""
 
 
 @runtime_checkable

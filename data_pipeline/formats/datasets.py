@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import xarray as xr
@@ -17,8 +18,11 @@ from data_pipeline.grid import Grid
 from data_pipeline.grid_coordinates import grid_coordinates
 from data_pipeline.meaning import LEVEL_ATTRIBUTE
 from data_pipeline.points import Points
-from data_pipeline.protocols import Chunks, FieldReader, Index
+from data_pipeline.protocols import FieldReader, Index
 from data_pipeline.task import Variable
+
+Chunks = Literal["auto"] | None
+"""`auto`: dask arrays with one chunk per start and lead time. None: values are read when they are indexed."""
 
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 """Memory of this machine."""

@@ -22,12 +22,14 @@ from data_pipeline.formats.fields import fields_of
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import Chunks, Fields
+from data_pipeline.protocols import Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Variable
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from data_pipeline.formats.datasets import Chunks
 
 ForecastKind = Literal["members", "normal", "quantiles"]
 SUMMARIES_OF_KIND: dict[ForecastKind, tuple[Summary, ...]] = {

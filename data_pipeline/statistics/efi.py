@@ -161,7 +161,7 @@ class EfiClimate:
 
     def count_fields(self, training: TrainingForecasts) -> int:
         """Return the number of fields that are read."""
-        return len(training.keys) * len(training.task.targets) * len(training.numbers)
+        return len(training.keys) * len(training.task.targets) * len(training.inputs.numbers)
 
     def count_pieces(self, training: TrainingForecasts, at_once: int) -> int:
         """Return the number of pieces that `compute` yields."""
@@ -179,7 +179,7 @@ class EfiClimate:
                 at = [k for k, day in enumerate(all_days) if day in calendar]
                 for rows in self._bands(training, calendar, at_once):
                     # Each start is read once and used in all windows that contain it.
-                    fields = training.members(variable, [key for day in days for key in calendar[day]], rows)
+                    fields = training.members(v, [key for day in days for key in calendar[day]], rows)
                     of_days = [stack([fields[key] for key in calendar[day]]) for day in days]
                     windows = [of_days[max(0, k - reach) : k + reach + 1] for k in range(len(days))]
                     climate = np.stack(dask.compute(*(finish(window) for window in windows)))
@@ -192,9 +192,8 @@ class EfiClimate:
         self, training: TrainingForecasts, calendar: dict[int, list[tuple[int, int]]], at_once: int
     ) -> list[slice]:
         height, width = training.grid.shape
-        of_a_day = max(len(keys) for keys in calendar.values()) * len(training.numbers)
-        # Memory for the days of a window; in each thread, for days being read and a window before and after sorting;
-        # and for the result.
+        of_a_day = max(len(keys) for keys in calendar.values()) * len(training.inputs.numbers)
+        # The days of a window; in each thread, days being read and a window before and after sorting; the result.
         values = of_a_day * (self.window_starts + at_once * (2 + 2 * self.window_starts)) + 2 * len(calendar) * len(
             CLIMATE_PROBABILITIES
         )
@@ -220,7 +219,7 @@ def quantiles(values: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
 
 def _calendars(training: TrainingForecasts) -> dict[int, dict[int, list[tuple[int, int]]]]:
     """Return the positions (start, lead time) of the training forecasts by lead time and day of the start."""
-    days = climatology_day(training.starts).tolist()
+    days = climatology_day(training.inputs.init_times).tolist()
     calendars: dict[int, dict[int, list[tuple[int, int]]]] = {}
     for i, j, _ in training.keys:
         calendars.setdefault(training.task.lead_times[j], {}).setdefault(days[i], []).append((i, j))

@@ -85,19 +85,19 @@ class Normalization:
             "kind": np.array(SAMPLE_KINDS, dtype=object),
             "channel": np.array([str(channel) for channel in task.channels], dtype=object),
             "target": np.array([str(target) for target in task.targets], dtype=object),
-            "forecast": np.arange(len(training.selected)),
+            "forecast": np.arange(len(training.keys)),
             "column": np.array(SUMMARY_COLUMNS, dtype=object),
-            "number": np.array(training.numbers)[list(self._members(training))],
+            "number": np.array(training.inputs.numbers)[list(self._members(training))],
         }
 
     def count_fields(self, training: TrainingForecasts) -> int:
         """Return the number of fields that are read."""
         members = len(self._members(training))
-        return len(training.selected) * (len(training.task.channels) * members + len(training.task.targets))
+        return len(training.keys) * (len(training.task.channels) * members + len(training.task.targets))
 
     def count_pieces(self, training: TrainingForecasts, at_once: int) -> int:
         """Return the number of pieces that `compute` yields."""
-        return len(self._bands(training, at_once)) * (len(_groups(training.selected, at_once)) + 1) + 1
+        return len(self._bands(training, at_once)) * (len(_groups(training.keys, at_once)) + 1) + 1
 
     def compute(self, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
         """Yield the maps of each band of latitudes; before them, a piece without values for each group of blocks."""
@@ -113,7 +113,7 @@ class Normalization:
             verified = np.zeros((len(targets), rows.stop - rows.start, grid.shape[1]), bool)
             of_band: list[np.ndarray] = []
             where = f"rows {rows.start + 1} to {rows.stop}"
-            for group in _groups(training.selected, at_once):
+            for group in _groups(training.keys, at_once):
                 blocks = dask.compute(*(read(fields, truth, keys, targets, grid, rows, members) for keys in group))
                 for block in blocks:
                     totals = totals or [CellMoments(one.mean.shape) for one in block.moments]
@@ -132,14 +132,14 @@ class Normalization:
             "summaries",
             {
                 "summary": ((slice(None),), join_tiles(summaries).swapaxes(1, 2)),
-                "start": ((slice(None),), [starts[i] for i, _, _ in training.selected]),
-                "lead": ((slice(None),), [training.task.lead_times[j] for _, j, _ in training.selected]),
+                "start": ((slice(None),), [starts[i] for i, _, _ in training.keys]),
+                "lead": ((slice(None),), [training.task.lead_times[j] for _, j, _ in training.keys]),
             },
         )
 
     def _members(self, training: TrainingForecasts) -> range:
-        """Return the positions of the members that are used."""
-        count = len(training.numbers)
+        """Return the positions of the members."""
+        count = len(training.inputs.numbers)
         if self.max_members is not None and self.max_members > count:
             raise InputError(f"normalization.max_members={self.max_members} is more than the {count} members of data")
         return range(self.max_members or count)

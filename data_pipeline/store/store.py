@@ -17,12 +17,11 @@ from data_pipeline.common.identity import HASH_THREADS, sampled_hash_of
 from data_pipeline.common.threads import in_threads
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cube import Cube
-from data_pipeline.formats.datasets import open_cube
 from data_pipeline.formats.fields import fields_of
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
-from data_pipeline.protocols import Chunks, DataSource, Fields, MissingPolicy
+from data_pipeline.protocols import DataSource, Fields, MissingPolicy
 from data_pipeline.store.catalog import StoredFields
 from data_pipeline.store.manifest import MANIFEST_NAME, Manifest
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
@@ -195,15 +194,6 @@ class Store:
     def formulas(self) -> tuple[Formula, ...]:
         """The formulas whose values are stored."""
         return self.contents.formulas
-
-    def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
-        """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
-        self._refuse_moments(False)
-        return open_cube(Cube.forecasts(self._ensemble(variables, lead_times), lead_times, "mask"), chunks)
-
-    def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Open the truth as (time, [level,] latitude, longitude)."""
-        return open_cube(Cube.analyses(self._truth(variables), "mask"), chunks)
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble fields from which samples are read."""

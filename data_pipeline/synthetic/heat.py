@@ -12,17 +12,15 @@ from typing import ClassVar
 
 import numpy as np
 import xarray as xr
-from xarray.core import indexing
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
-from data_pipeline.formats.datasets import FieldArray
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
 from data_pipeline.meaning import Meaning
-from data_pipeline.protocols import Chunks, Fields, MissingPolicy, Window
+from data_pipeline.protocols import Fields, MissingPolicy, Window
 from data_pipeline.task import Task, Variable
 
 _VERSION = 1
@@ -110,17 +108,6 @@ class Heat:
     def prepare(self) -> None:
         """Do nothing, because runs are computed when they are read."""
 
-    def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
-        """Open the ensemble as (init_time, lead_time, number, latitude, longitude)."""
-        fields = self.ensemble_fields(variables, lead_times)
-        axes = {"init_time": fields.init_times, "lead_time": np.array(fields.lead_times), "number": np.array([0])}
-        return self._dataset(fields, axes, chunks)
-
-    def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Open the truth as (time, latitude, longitude)."""
-        fields = self.analysis_fields(variables)
-        return self._dataset(fields, {"time": fields.init_times}, chunks)
-
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble for reading samples."""
         leads = tuple(lead_times)
@@ -156,16 +143,6 @@ class Heat:
             )
         meaning = Meaning.stated(HEAT, leads)
         return Fields(FrameReader(self), (HEAT,), self._times, leads, (0,), (meaning,), cells[..., None, None])
-
-    def _dataset(self, fields: Fields, axes: dict[str, np.ndarray], chunks: Chunks) -> xr.Dataset:
-        cells = fields.cells.reshape([len(values) for values in axes.values()])
-        array = indexing.LazilyIndexedArray(FieldArray(fields.reader, cells))
-        places = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}
-        dataset = xr.Dataset({HEAT.name: ((*axes, *places), array)}, axes | places)
-        if not chunks:
-            return dataset
-        times = {name: 1 for name in ("init_time", "lead_time", "time") if name in axes}
-        return dataset.chunk(times, token=f"{self.fingerprint} {fields.lead_times}")
 
 
 @dataclass(frozen=True)

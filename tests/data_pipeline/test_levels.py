@@ -154,7 +154,7 @@ def test_stores_and_datasets_keep_the_level(tmp_path, ending):
     store = Store.write(source, task, tmp_path / "store")
     assert opened(store).meanings == opened(source).meanings
     assert store.analysis_fields(task.targets).meanings == source.analysis_fields(task.targets).meanings
-    ensemble, truth = source.forecasts(task.inputs, [LEAD]), source.analyses(task.targets)
+    ensemble, truth = open_ensemble(source.ensemble, ["t"], [LEAD]), open_analysis(source.analysis, ["t"])
     assert ensemble.t.attrs[LEVEL_ATTRIBUTE] == "heightAboveGround 80"
     assert opened(ArraySource(ensemble, truth)).meanings == opened(source).meanings
     higher = truth.assign(t=truth.t.assign_attrs({LEVEL_ATTRIBUTE: "heightAboveGround 100"}))

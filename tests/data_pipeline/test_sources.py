@@ -7,8 +7,10 @@ import pytest
 import xarray as xr
 from weather_files import GRID, OUTER, STARTS, WRITERS, open_store, weather
 
+from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.datasets import select_variable
+from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.task import Task, Variable
 
 LEADS, NUMBERS, LEVELS = (0, 24, 48), (0, 2, 5), (850, 500)
@@ -28,6 +30,14 @@ def source(request, tmp_path_factory):
     return open_store(folder, TASK) if open_source is open_store else open_source(folder)
 
 
+def datasets(source, **options):
+    """Return ensemble and analyses as datasets of xarray."""
+    if not isinstance(source, Archive):
+        pytest.skip("files alone are opened as datasets")
+    ensemble = open_ensemble(source.ensemble, VARIABLES, LEADS, names=source.variable_names, **options)
+    return ensemble, open_analysis(source.analysis, VARIABLES, names=source.variable_names, **options)
+
+
 def written(variable, part="ensemble"):
     """Return the fields of a variable that were written."""
     return select_variable(WEATHER[part], variable).values
@@ -41,7 +51,7 @@ def read(fields, init, lead, dtype=np.float32, members=3):
 
 
 def test_the_ensemble_as_a_dataset(source):
-    dataset = source.forecasts(VARIABLES, LEADS)
+    dataset, _ = datasets(source)
     assert dataset.t.dims == ("init_time", "lead_time", "number", "level", "latitude", "longitude")
     assert dataset["2t"].dims == ("init_time", "lead_time", "number", "latitude", "longitude")
     np.testing.assert_array_equal(dataset.init_time.values.astype("M8[D]"), STARTS.astype("M8[D]"))
@@ -56,7 +66,7 @@ def test_the_ensemble_as_a_dataset(source):
 
 
 def test_analyses_and_static_fields_as_datasets(source):
-    dataset = source.analyses(VARIABLES)
+    _, dataset = datasets(source)
     assert dataset["2t"].dims == ("time", "latitude", "longitude")
     for variable in VARIABLES:
         found = select_variable(dataset, variable).values
@@ -66,7 +76,7 @@ def test_analyses_and_static_fields_as_datasets(source):
 
 
 def test_dask_arrays_have_the_same_values(source):
-    lazy, chunked = source.forecasts(VARIABLES, LEADS), source.forecasts(VARIABLES, LEADS, chunks="auto")
+    lazy, chunked = datasets(source, chunks=None)[0], datasets(source, chunks="auto")[0]
     assert chunked.t.data.chunksize[:2] == (1, 1)
     xr.testing.assert_identical(chunked.compute(), lazy.load())
     part = {"latitude": slice(1, None, 2), "longitude": [5, 0], "number": -1, "init_time": 2}
@@ -74,7 +84,7 @@ def test_dask_arrays_have_the_same_values(source):
 
 
 def test_fields_are_those_of_the_dataset(source):
-    dataset, fields = source.forecasts(VARIABLES, LEADS).load(), source.ensemble_fields(VARIABLES, LEADS)
+    dataset, fields = datasets(source)[0].load(), source.ensemble_fields(VARIABLES, LEADS)
     assert (fields.variables, fields.lead_times, fields.numbers) == (VARIABLES, LEADS, NUMBERS)
     assert fields.grid.matches(GRID)
     np.testing.assert_array_equal(fields.init_times, dataset.init_time.values)
@@ -124,13 +134,16 @@ def test_many_threads_read_the_same_values(source):
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        (lambda s: s.forecasts([Variable("skt")], LEADS), "has no skt; it has 2t, t@500, t@850"),
+        (lambda s: s.ensemble_fields([Variable("skt")], LEADS), "has no skt; it has 2t, t@500, t@850"),
         (lambda s: s.ensemble_fields([Variable("t", 700)], LEADS), "has no t@700; it has 2t, t@500, t@850"),
-        (lambda s: s.forecasts(VARIABLES, (24, 72)), "has no lead time 72 h; it has 0, 24, 48 h$"),
+        (lambda s: s.ensemble_fields(VARIABLES, (24, 72)), "has no lead time 72 h; it has 0, 24, 48 h$"),
         (lambda s: s.ensemble_fields(VARIABLES, (72,)), "has no lead time 72 h; it has 0, 24, 48 h$"),
-        (lambda s: s.forecasts([], LEADS), r"no variable of .* was requested; name at least one, such as 2t or t@850$"),
-        (lambda s: s.forecasts(VARIABLES, []), r"no lead time of .* was requested; name at least one, in hours$"),
-        (lambda s: s.analyses([Variable("msl")]), "has no msl; it has 2t, t@500, t@850"),
+        (
+            lambda s: s.ensemble_fields([], LEADS),
+            r"no variable of .* was requested; name at least one, such as 2t or t@850$",
+        ),
+        (lambda s: s.ensemble_fields(VARIABLES, []), r"no lead time of .* was requested; name at least one, in hours$"),
+        (lambda s: s.analysis_fields([Variable("msl")]), "has no msl; it has 2t, t@500, t@850"),
     ],
 )
 def test_unknown_selections_are_refused(source, ask, sentence):

@@ -24,6 +24,8 @@ from data_pipeline.array_source import ArraySource
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
+from data_pipeline.formats.open import open_analysis, open_ensemble
+from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.pseudo_members import pseudo_members
@@ -112,10 +114,13 @@ def through_arrays(world, task, chunks=None):
     leaves = dict.fromkeys(one for formula in task.formulas for one in formula.leaves)
     read = [*map(Channel, task.inputs), *task.other_leads, *leaves]
     leads = sorted({lead for one in read for each in task.lead_times if (lead := one.lead_time(each)) >= 0})
+    archive, options = world.archive, {"missing": "mask", "chunks": chunks}
+    inputs, truth = dict.fromkeys(one.variable for one in read), dict.fromkeys([*task.targets, *task.analysis])
+    stated = [StatedIntervals.parse(archive.intervals, part) for part in ("ensemble", "analysis")]
     source = ArraySource(
-        world.archive.forecasts([*dict.fromkeys(one.variable for one in read)], leads, chunks),
-        world.archive.analyses([*dict.fromkeys([*task.targets, *task.analysis])], chunks),
-        world.archive.static, missing=world.archive.missing,
+        open_ensemble(archive.ensemble, [*inputs], leads, intervals=stated[0], **options),
+        open_analysis(archive.analysis, [*truth], intervals=stated[1], **options),
+        archive.static, missing=archive.missing,
     )  # fmt: skip
     dataset = ForecastDataset(source, task, ALL_DATES)
     return dataset, dataset, world.plain(task)

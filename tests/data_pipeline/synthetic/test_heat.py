@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
@@ -87,19 +86,6 @@ def test_a_lead_time_of_n_hours_is_n_steps():
     for (lead, _), sample in by_lead.items():
         at = int((truth[:, 4, 4] == float(sample.ensemble[0, 0, 4, 4])).argmax())
         torch.testing.assert_close(sample.target[0], torch.from_numpy(truth[at + lead]), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("chunks", [None, "auto"])
-def test_datasets_hold_the_same_frames(chunks):
-    heat = Heat(**SMALL)
-    forecasts, analyses = heat.forecasts(TASK.inputs, [1], chunks), heat.analyses(TASK.targets, chunks)
-    assert forecasts.heat.dims == ("init_time", "lead_time", "number", "latitude", "longitude")
-    assert (forecasts.heat.chunks is None) == (chunks is None)
-    at = {"latitude": heat.grid.latitudes[3], "longitude": heat.grid.longitudes[5]}
-    early = forecasts.heat.sel(init_time="2002-01-01T04", lead_time=1, number=0, **at)
-    assert float(early) == heat.frames(2002)[4, 3, 5]
-    assert float(analyses.heat.sel(time="2003-01-01T12", **at)) == heat.frames(2003)[12, 3, 5]
-    assert isinstance(heat.static, xr.Dataset)
 
 
 def test_a_run_does_not_depend_on_other_years_or_the_order_of_reading():
