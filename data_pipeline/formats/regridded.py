@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.messages import print_once
+from data_pipeline.common.messages import say_once
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.selected_points import SelectedPointsReader
 from data_pipeline.grid import Grid
@@ -38,15 +38,15 @@ def regridded(catalog: Catalog, target: TargetGrid | None) -> FieldReader:
         return reader
     if isinstance(target.grid, Points) and isinstance(reader.grid, Points):
         selected = SelectedPointsReader.of(reader, target.grid)
-        print_once(f"{catalog}: {selected.describe()}")
+        say_once(f"{catalog}: {selected.describe()}")
         return selected
     if target.method is None:
         if (points := shared_points(target.grid, reader.grid)) is None:
             return reader
-        print_once(f"{catalog}: the grid of {reader.grid} is read at the points of the ensemble's grid, {target.grid}")
+        say_once(f"{catalog}: the grid of {reader.grid} is read at the points of the ensemble's grid, {target.grid}")
         return SharedPointsReader(reader, target.grid, *points)
     weights_between(reader.grid, target.grid, target.method)  # raises where a grid is not covered
-    print_once(f"{catalog}: fields are brought from {reader.grid} to {target.grid} by {target.method} weights")
+    say_once(f"{catalog}: fields are brought from {reader.grid} to {target.grid} by {target.method} weights")
     parities = np.array([variable.parity for variable in catalog.wanted], np.int8)
     return RegriddedReader(reader, target.grid, target.method, parities[catalog.rows["variable"]])
 
