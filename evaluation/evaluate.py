@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from glob import has_magic
 from importlib.metadata import version
 from pathlib import Path
@@ -33,14 +32,16 @@ from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
-from data_pipeline.forecast_file import ForecastFile, open_files
+from data_pipeline.forecast_file import ForecastFile, OpenedForecast, open_files
 from data_pipeline.grid_coordinates import static_on
 from data_pipeline.meaning import list_unknown
 from data_pipeline.plausibility import data_warnings
+from data_pipeline.protocols import DataSource
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from evaluation.corrector_checks import (
+    EMOS_NAME,
     check_comparison,
     check_corrector,
     check_emos,
@@ -56,6 +57,7 @@ from evaluation.leak_audit import audit
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
 from evaluation.partial_scores import PartialScores
 from evaluation.references import (
+    ReferenceFit,
     check_references,
     fit_persistence,
     fit_references,
@@ -65,23 +67,25 @@ from evaluation.references import (
     unfitted_warnings,
     valid_times,
 )
-from evaluation.regions import check_regions, mask_hashes, region_weights
+from evaluation.regions import Region, check_regions, mask_hashes, region_weights
 from evaluation.report.coastlines import shows_earth
 from evaluation.report.page import write_report
 from evaluation.report.provenance import run_facts
 from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData
 from evaluation.report.tables import plain_table
+from evaluation.score_json import SCORES_FORMAT, scores_of
 from evaluation.score_options import ScoreChoice
+from evaluation.score_rows import ScoreRows
 from evaluation.score_table import write_score_table
-from evaluation.scoreboard import SCORES_FORMAT, Scoreboard
-from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models
+from evaluation.scoreboard import Scoreboard
+from evaluation.scoring import Forecaster, ScoringOptions, score_models
 from evaluation.scoring_workers import check_workers, scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.significance.field_significance import longest_lead_blocks, significant_cells
 from evaluation.start_table import write_start_table
 from evaluation.station_table import write_station_table
-from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
+from evaluation.training_runs import Runs, check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
 from models.device import choose_device, watch_gpu
 from models.members.options import QUANTILE_LEVELS
@@ -99,150 +103,239 @@ def main(cfg: DictConfig) -> None:
 
 
 def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
-    """Open correctors and data, score, write the results, print the table."""
+    """Check the options, open correctors and data, score, write the results, print the table."""
+    plan = make_plan(cfg, mesh)
+    watch_gpu(meter, plan.device)
+    correctors = load_correctors(plan)
+    inputs = mesh.run_on_first(lambda: fingerprint_inputs(plan))
+    writing = check_writing(cfg.write_forecasts, mesh)
+    if writing is None and (done := mesh.run_on_first(lambda: load_finished(plan.folders, inputs))):
+        say("\n\n".join(plain_table(scores) for scores in done))
+        say(f"{cfg.run_dir} already holds the scores of these correctors and data; nothing was done")
+        return
+
+    data = open_data(plan, correctors, mesh)
+    entrants = gather_models(plan, correctors, data, mesh)
+    leaks = audit_leaks(plan, entrants, data, mesh)
+    partial_scores = PartialScores(Path(cfg.run_dir), json.dumps([inputs, *entrants.models], sort_keys=True), mesh)
+    board = score(plan, entrants, data, partial_scores, mesh)
+    about = {
+        "format": SCORES_FORMAT, "split": cfg.split, "members": data.forecasts.members,
+        "dates": plan.dates.to_json(), "levels": cfg.quantile_levels, "ledger": data.forecasts.ledger.to_json(),
+        "inputs": inputs, "leak_audit": leaks,
+    }  # fmt: skip
+    notes, facts = entrants.warnings(board.lost), run_facts(gather_usage(meter, mesh))
+    evaluation = Evaluation(plan, data, entrants, board, about, notes, mesh, facts)
+    say("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(plan.folders)]))
+    if writing is not None:
+        wrote = write_forecasts(
+            writing, evaluation.models, data.forecasts, cfg.quantile_levels, cfg.seed, plan.device, list(board.written)
+        )
+        say(f"wrote {', '.join(map(str, wrote))}")
+    partial_scores.remove()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The checked options of an evaluation."""
+
+    cfg: DictConfig
+    archive: Archive
+    split: Split
+    task: Task
+    cluster: Cluster
+    dates: Dates
+    paths: Mapping[str, Sequence[Path]]
+    member_counts: tuple[int, ...]
+    references: Sequence[str]
+    regions: Sequence[Region]
+    files: Mapping[str, ForecastFile]
+    choice: ScoreChoice
+    device: torch.device
+
+    @property
+    def runs(self) -> Runs:
+        """The names of the runs of each model with several training runs."""
+        return group_runs(list(self.paths))
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folder of each target's results."""
+        return target_folders(Path(self.cfg.run_dir), self.task)
+
+    def source(self, dates: Dates) -> DataSource:
+        """Return the files or the store with forecasts of some dates."""
+        return choose_source(self.archive, self.cfg.data.store, dates)
+
+
+def make_plan(cfg: DictConfig, mesh: Mesh) -> Plan:
+    """Return what the options ask for. Raises `InputError` for wrong options, and for options that exclude others."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     cluster: Cluster = build(cfg.cluster)
-    source, dates = partial(choose_source, archive, cfg.data.store), split.dates(cfg.split, task.lead_times)
-    paths, member_counts = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
-    runs = group_runs(list(paths))
-    wanted = check_references(plain(cfg)["references"])
-    regions = check_regions(plain(cfg)["regions"])
-    given = parse_forecasts(plain(cfg)["forecasts"], paths)
-    check_shown(cfg.shown_corrector, {*with_first_runs(paths, runs), *given})
-    if given and member_counts:
+    options = plain(cfg)
+    dates, paths = split.dates(cfg.split, task.lead_times), corrector_paths(cfg)
+    member_counts, references = check_member_counts(options["member_counts"]), check_references(options["references"])
+    regions, files = check_regions(options["regions"]), parse_forecasts(options["forecasts"], paths)
+    check_shown(cfg.shown_corrector, {*with_first_runs(paths, group_runs(list(paths))), *files})
+    if files and member_counts:
         raise InputError("member_counts needs members of all models, but forecasts has files; leave out one of them")
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
     check_between("emos_minutes", cfg.emos_minutes, 0, math.inf)
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("memory_bytes", cfg.memory_bytes, 1)
     check_integer("seed", cfg.seed, 0)
-    device, choice = choose_device(cfg.device, mesh), ScoreChoice.parse(plain(cfg), task)
+    device, choice = choose_device(cfg.device, mesh), ScoreChoice.parse(options, task)
     check_workers(cluster, mesh, device)
-    watch_gpu(meter, device)
+    return Plan(
+        cfg, archive, split, task, cluster, dates, paths, member_counts, references, regions, files, choice, device
+    )
+
+
+def load_correctors(plan: Plan) -> dict[str, FoldCorrectors]:
+    """Load the correctors by name; refuse runs of different models, and an `emos` that is none."""
     correctors = {
         name: FoldCorrectors.of([Corrector.load(path) for path in watched(files, f"reading {name}: corrector")])
-        for name, files in paths.items()
+        for name, files in plan.paths.items()
     }
-    files = [
-        (name, path, corrector)
-        for name, folds in correctors.items()
-        for path, corrector in zip(paths[name], folds.correctors, strict=True)
-    ]
-    for name, path, corrector in files:
+    for name, path, corrector in each_file(plan, correctors):
         check_emos(name, corrector, path)
-    check_one_model({name: folds.first for name, folds in correctors.items()}, runs)
-    trained = (
-        {name: training_members(corrector, path, member_counts) for name, path, corrector in files}
-        if member_counts
-        else {}
-    )
-    inputs = mesh.run_on_first(
-        lambda: {
-            **fingerprint_inputs(cfg, source(dates).fingerprint, paths, member_counts, given),
-            **mask_hashes(regions),
-            **choice.inputs,
-        }
-    )
-    folders = target_folders(Path(cfg.run_dir), task)
-    writing = check_writing(cfg.write_forecasts, mesh)
-    if writing is None and (done := mesh.run_on_first(lambda: load_finished(folders, inputs))):
-        say("\n\n".join(plain_table(scores) for scores in done))
-        say(f"{cfg.run_dir} already holds the scores of these correctors and data; nothing was done")
-        return
+    check_one_model({name: folds.first for name, folds in correctors.items()}, plan.runs)
+    for _, path, corrector in each_file(plan, correctors) if plan.member_counts else ():
+        training_members(corrector, path, plan.member_counts)
+    return correctors
 
+
+def each_file(plan: Plan, correctors: Mapping[str, FoldCorrectors]) -> Iterator[tuple[str, Path, Corrector]]:
+    """Yield the name, path and corrector of every corrector file."""
+    for name, folds in correctors.items():
+        for path, corrector in zip(plan.paths[name], folds.correctors, strict=True):
+            yield name, path, corrector
+
+
+@dataclass(frozen=True)
+class ScoredData:
+    """The forecasts that are scored, and the forecast `files` beside them, on the own tile, and the regions."""
+
+    domain: Domain
+    forecasts: ForecastDataset
+    files: Mapping[str, OpenedForecast]
+    land: np.ndarray | None
+    weights: Mapping[str, np.ndarray]
+
+    @property
+    def valid(self) -> np.ndarray:
+        """The valid time of each forecast."""
+        starts, leads = self.forecasts.times()
+        return (starts + 3600 * leads).numpy().astype("datetime64[s]")
+
+
+def open_data(plan: Plan, correctors: Mapping[str, FoldCorrectors], mesh: Mesh) -> ScoredData:
+    """Open the forecasts, and refuse correctors that do not suit them."""
+    cfg, task, dates, source = plan.cfg, plan.task, plan.dates, plan.source(plan.dates)
     # The first rank indexes the files and caches the index before the others open them.
-    grid = mesh.run_on_first(lambda: ForecastDataset(source(dates), task, dates).grid)
-    for name, path, corrector in files:
-        check_corrector(corrector, path, task, grid, dates if len(paths[name]) == 1 else None)
+    grid = mesh.run_on_first(lambda: ForecastDataset(source, task, dates).grid)
+    for name, path, corrector in each_file(plan, correctors):
+        check_corrector(corrector, path, task, grid, dates if len(plan.paths[name]) == 1 else None)
     for name, folds in correctors.items():
         folds.check(name, dates)
     domain = mesh.domain(grid)
-    forecasts = tile_of(domain, source(dates), task, dates, cfg.max_members)
-    for _, path, corrector in files:
+    forecasts = tile_of(domain, source, task, dates, cfg.max_members)
+    for _, path, corrector in each_file(plan, correctors):
         check_meanings(corrector, path, task, forecasts.meanings)
-    check_enough_members(member_counts, forecasts.members)
-    opened, forecasts = open_files(given, forecasts, archive)
+    check_enough_members(plan.member_counts, forecasts.members)
+    files, forecasts = open_files(plan.files, forecasts, plan.archive)
     say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     say("\n".join(forecasts.ledger.lines(cfg.split)))
-    land = land_share(archive, forecasts)
-    weights = region_weights(grid, land, regions)
+    land = land_share(plan.archive, forecasts)
+    return ScoredData(domain, forecasts, files, land, region_weights(grid, land, plan.regions))
+
+
+@dataclass(frozen=True)
+class Entrants:
+    """All models that are scored, by name; `compared` holds those that are correctors.
+
+    `correctors` are the given ones, `own` an EMOS that was fitted here. `fits` and `notes` give rise to warnings.
+    """
+
+    models: Mapping[str, Forecaster]
+    compared: Mapping[str, FoldCorrectors]
+    correctors: Mapping[str, FoldCorrectors]
+    own: Mapping[str, FoldCorrectors]
+    oracle: ForecastDataset | None
+    fits: Sequence[ReferenceFit]
+    notes: Sequence[str]
+
+    def warnings(self, lost: Mapping[str, int]) -> list[str]:
+        """Return all warnings, also of the `lost` models; refuse to score the raw ensemble alone."""
+        found = list(dict.fromkeys([*reference_warnings(self.fits, lost), *self.notes]))
+        check_comparison(set(self.models) - set(lost), found)
+        return found
+
+
+def gather_models(plan: Plan, correctors: Mapping[str, FoldCorrectors], data: ScoredData, mesh: Mesh) -> Entrants:
+    """Fit the references, and join them with the correctors, the forecast files and the oracle."""
+    cfg, task, dates, domain, forecasts = plan.cfg, plan.task, plan.dates, data.domain, data.forecasts
     correctors = {name: folds.on(domain) for name, folds in correctors.items()}
-    training = training_dates(split, cfg.split, task)
+    training = training_dates(plan.split, cfg.split, task)
     # A corrector with the name emos takes the place of the one that would be fitted here.
-    own = [name for name in wanted if name not in with_first_runs(correctors, runs)]
-    compared, fits = fit_references(own, source, task, dates, training, cfg.max_members, domain, mesh, cfg.emos_minutes)
-    persistence = None
+    wanted = [name for name in plan.references if name not in with_first_runs(correctors, plan.runs)]
+    compared, fits = fit_references(
+        wanted, plan.source, task, dates, training, cfg.max_members, domain, mesh, cfg.emos_minutes
+    )
+    own = {name: folds for name, folds in compared.items() if name == EMOS_NAME}
+    compared |= correctors
+    models: dict[str, Forecaster] = {name: folds.bind(task, plan.device) for name, folds in compared.items()}
     if "persistence" in wanted:
         # Stores have analyses at valid times, and few at starts.
-        whole = source if cfg.data.store and not archive.exists else lambda _: archive
+        whole = plan.source if cfg.data.store and not plan.archive.exists else lambda _: plan.archive
         persistence, fit = fit_persistence(whole, task, dates, training, domain)
         fits.append(fit)
-    trained_here = {name: compared[name] for name in own if name == "emos" and name in compared}
+        models |= {"persistence": persistence} if persistence else {}
+    models |= {name: FileForecaster(one, domain, plan.device) for name, one in data.files.items()}
     notes = training_years_warnings(fits, correctors)
-    notes += [note for name, folds in (trained_here | correctors).items() for note in unfitted_warnings(name, folds)]
+    notes += [note for name, folds in (own | correctors).items() for note in unfitted_warnings(name, folds)]
     notes += [unknown] if (unknown := list_unknown(forecasts.meanings)) else []
-    notes += mesh.run_on_first(lambda: data_warnings(source(dates), task, dates, cfg.max_members))
-    notes += notes_on(opened)
-    compared |= correctors
-    beside = {*opened, *(["persistence"] if persistence else [])}
-    check_comparison({*compared, *beside}, [*reference_warnings(fits), *notes])
-    notes += choice.check(task, forecasts.members, "climatology" in compared)
-    model_climate = choice.open_climate(
-        domain, task, split.dates("train", task.lead_times), dates, lambda days: source(days).fingerprint
-    )
-    models: dict[str, Forecaster] = {name: folds.bind(task, device) for name, folds in compared.items()}
-    models |= {"persistence": persistence} if persistence else {}
-    models |= {name: FileForecaster(one, domain, device) for name, one in opened.items()}
-    oracle = open_oracle(archive, task, dates, domain, notes)
-    starts, leads = forecasts.times()
-    valid = (starts + 3600 * leads).numpy().astype("datetime64[s]")
-    fitted = {name: folds for name, folds in compared.items() if name != "raw"}
-    leaks = audit(fitted, valid, task.lead_times, split.gap_days)
+    notes += mesh.run_on_first(lambda: data_warnings(plan.source(dates), task, dates, cfg.max_members))
+    notes += notes_on(data.files)
+    check_comparison(models, [*reference_warnings(fits), *notes])
+    notes += plan.choice.check(task, forecasts.members, "climatology" in compared)
+    oracle = open_oracle(plan.archive, task, dates, domain, notes)
+    return Entrants(models, compared, correctors, own, oracle, fits, notes)
+
+
+def audit_leaks(plan: Plan, entrants: Entrants, data: ScoredData, mesh: Mesh) -> dict[str, Any]:
+    """Return how far the dates of each fit are from the scored dates; print the notes of the audit."""
+    fitted = {name: folds for name, folds in entrants.compared.items() if name != "raw"}
+    leaks = audit(fitted, data.valid, plan.task.lead_times, plan.split.gap_days)
     for note in leaks["notes"]:
         say(f"leak audit: {note}")
-    partial_scores = PartialScores(Path(cfg.run_dir), json.dumps([inputs, *models], sort_keys=True), mesh)
+    return leaks
+
+
+def score(plan: Plan, entrants: Entrants, data: ScoredData, partial_scores: PartialScores, mesh: Mesh) -> Scoreboard:
+    """Score all models; the runs of a model are joined."""
+    cfg, choice, files = plan.cfg, plan.choice, plan.files
+    starts, leads = data.forecasts.times()
+    climate = choice.open_climate(
+        data.domain, plan.task, plan.split.dates("train", plan.task.lead_times), plan.dates,
+        lambda days: plan.source(days).fingerprint,
+    )  # fmt: skip
     options = ScoringOptions(
-        cfg.batch_size, cfg.seed, member_counts, written={*correctors, *trained_here}, levels=cfg.quantile_levels,
-        optional=["climatology", "persistence"], device=device, groups=batch_groups(compared.values(), valid),
-        scores=choice.scores, diagrams=choice.diagrams, thresholds=choice.thresholds, extremeness=model_climate,
-        undrawn={name for name, file in given.items() if not file.drawn},
+        cfg.batch_size, cfg.seed, plan.member_counts, written={*entrants.correctors, *entrants.own},
+        levels=cfg.quantile_levels, optional=["climatology", "persistence"], device=plan.device,
+        groups=batch_groups(entrants.compared.values(), data.valid), scores=choice.scores, diagrams=choice.diagrams,
+        thresholds=choice.thresholds, extremeness=climate,
+        undrawn={name for name, file in files.items() if not file.drawn},
         blocks=longest_lead_blocks(starts.numpy(), leads.numpy()), memory_bytes=cfg.memory_bytes,
         partial=partial_scores,
     )  # fmt: skip
-    with scoring_workers(cluster) as workers:
-        options = replace(options, workers=workers, jobs=cluster.at_once)
-        board = score_models(models, forecasts, weights, oracle, options, mesh)
-    lost = mesh.broadcast(dict(board.lost))
-    compared = {name: folds for name, folds in compared.items() if name not in lost}
-    notes = list(dict.fromkeys([*reference_warnings(fits, lost), *notes]))
-    check_comparison({*compared, *beside} - set(lost), notes)
-    board, compared, models = (
-        pool_runs(board, runs), with_first_runs(compared, runs), with_first_runs(models, runs)
-    )  # fmt: skip
-    independent = {name for name, folds in compared.items() if claims(folds.first.model).any_size}
-    independent |= {name for name, file in given.items() if file.drawn}
-    one_each = all(len(folds.correctors) == 1 for folds in correctors.values())
-    about = {
-        "format": SCORES_FORMAT, "split": cfg.split, "members": forecasts.members,
-        "dates": dates.to_json(), "levels": cfg.quantile_levels, "ledger": forecasts.ledger.to_json(), "inputs": inputs,
-        "leak_audit": leaks,
-        "meanings": [forecasts.meanings[channel].to_json() for channel in task.target_channels],
-    }  # fmt: skip
-    one_of = {name: folds.first for name, folds in compared.items()}
-    # The twin has an oracle, and other simulations are not read from files.
-    simulated = archive.oracle is not None or not isinstance(archive, Archive)
-    evaluation = Evaluation(
-        replace(board, independent=independent), about, notes, cfg.shown_corrector,
-        {name: folds.first for name, folds in correctors.items()} if one_each else {}, runs,
-        member_count_claims(one_of, with_first_runs(trained, runs), member_counts), models, forecasts, land,
-        simulated, mesh, device, run_facts(gather_usage(meter, mesh)),
-    )  # fmt: skip
-    say("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
-    if writing is not None:
-        corrected = list(evaluation.board.written)
-        wrote = write_forecasts(writing, models, forecasts, cfg.quantile_levels, cfg.seed, device, corrected)
-        say(f"wrote {', '.join(map(str, wrote))}")
-    partial_scores.remove()
+    with scoring_workers(plan.cluster) as workers:
+        options = replace(options, workers=workers, jobs=plan.cluster.at_once)
+        board = score_models(entrants.models, data.forecasts, data.weights, entrants.oracle, options, mesh)
+    board = replace(pool_runs(board, plan.runs), lost=mesh.broadcast(dict(board.lost)))
+    drawn = {name for name, file in files.items() if file.drawn}
+    alone = with_first_runs(entrants.compared, plan.runs)
+    return replace(board, independent=drawn | {name for name, one in alone.items() if claims(one.first.model).any_size})
 
 
 def training_dates(split: Split, scored: str, task: Task) -> list[tuple[Dates, Dates]]:
@@ -274,25 +367,22 @@ def corrector_paths(cfg: DictConfig) -> dict[str, list[Path]]:
     return found
 
 
-def fingerprint_inputs(
-    cfg: DictConfig,
-    fingerprint: str,
-    paths: Mapping[str, Sequence[Path]],
-    member_counts: Collection[int] = (),
-    given: Mapping[str, ForecastFile] | None = None,
-) -> dict[str, Any]:
+def fingerprint_inputs(plan: Plan) -> dict[str, Any]:
     """Return fingerprints of everything that the scores depend on: options, data, corrector and forecast files."""
     beside = ["run_dir", "correctors", "forecasts", "write_forecasts", "mesh", "member_counts"]
     beside += ["device", "cluster", "batch_size", "memory_bytes"]  # the scores do not depend on them
-    options = {name: value for name, value in plain(cfg).items() if name not in beside}
-    further: dict[str, Any] = {"sizes": list(member_counts)} if member_counts else {}
-    if given:
-        further["forecasts"] = {name: file.fingerprint for name, file in given.items()}
-    return further | {
+    options = {name: value for name, value in plain(plan.cfg).items() if name not in beside}
+    found: dict[str, Any] = {"sizes": list(plan.member_counts)} if plan.member_counts else {}
+    if plan.files:
+        found["forecasts"] = {name: file.fingerprint for name, file in plan.files.items()}
+    return {
+        **found,
         "options": fingerprint_of(options),
-        "data": fingerprint,
+        "data": plan.source(plan.dates).fingerprint,
         "deepweather": version("deepweather"),
-        "correctors": {name: " ".join(sha256_of(path)[:16] for path in files) for name, files in paths.items()},
+        "correctors": {name: " ".join(sha256_of(path)[:16] for path in files) for name, files in plan.paths.items()},
+        **mask_hashes(plan.regions),
+        **plan.choice.inputs,
     }
 
 
@@ -348,55 +438,75 @@ def open_oracle(archive: Archive, task: Task, dates: Dates, domain: Domain, note
 class Evaluation:
     """Everything that scores, report and table need; `publish` writes the results of one target."""
 
+    plan: Plan
+    data: ScoredData
+    entrants: Entrants
     board: Scoreboard
     about: Mapping[str, Any]
     notes: Sequence[str]
-    best: str | None
-    correctors: Mapping[str, Corrector]
-    runs: Mapping[str, Sequence[str]]
-    claims: Mapping[str, MemberCountClaim]
-    models: Mapping[str, Forecaster]
-    forecasts: Forecasts
-    land: np.ndarray | None
-    simulated: bool
     mesh: Mesh
-    device: torch.device
     facts: Mapping[str, str]
     """End, duration and energy of the run."""
+
+    @property
+    def models(self) -> dict[str, Forecaster]:
+        """All models; of a model with several runs its first one."""
+        return with_first_runs(self.entrants.models, self.plan.runs)
+
+    @property
+    def alone(self) -> dict[str, Corrector]:
+        """The given correctors; {} if one of them consists of the correctors of several folds."""
+        given = self.entrants.correctors
+        one_each = all(len(folds.correctors) == 1 for folds in given.values())
+        return {name: folds.first for name, folds in given.items()} if one_each else {}
 
     def publish(self, target: int, folder: Path) -> str:
         """Write scores and report of one target; return the table as text. All ranks compute the shown forecasts."""
         lead = int(self.board.lead_times.max())  # maps show the longest lead time that was scored
         with Progress("scores with their intervals"):
-            scores, rows, gains = self.mesh.run_on_first(lambda: self._scores(target, lead))
-        best, domain = scores["best"]["model"], self.mesh.domain(self.board.grid)
-        raw, model = self.models["raw"], self.models[best]
+            scores, rows, gains = self.mesh.run_on_first(lambda: self._scores(target, lead, folder))
+        best, domain, device = scores["best"]["model"], self.data.domain, self.plan.device
+        forecasts, raw, model = self.data.forecasts, self.models["raw"], self.models[best]
         cases = {
-            name: show_forecast(self.board, self.forecasts, row, target, raw, model, domain, self.device, gains[name])
+            name: show_forecast(self.board, forecasts, row, target, raw, model, domain, device, gains[name])
             for name, row in watched(rows.items(), "forecasts of the report: forecast", len(rows))
         }
         experts = None
-        if best in self.correctors:
-            network = self.correctors[best].model
-            experts = show_experts(network, self.forecasts, rows["median"], model, domain, self.device)
+        if best in self.alone:
+            experts = show_experts(self.alone[best].model, forecasts, rows["median"], model, domain, device)
         with Progress("figures and tables of the report"):
             self.mesh.run_on_first(
-                lambda: self._write(folder, target, scores, self._map_data(target, lead, best, cases, experts))
+                lambda: self._write(folder, scores, self._map_data(target, lead, best, cases, experts))
             )
         return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
 
-    def _scores(self, target: int, lead: int) -> tuple[dict[str, Any], dict[str, int], dict[str, float]]:
-        """Return the scores, and the rows and gains of the forecasts that the report shows."""
-        scores = self.board.scores(target)
-        scores |= {key: value for key, value in self.about.items() if key != "meanings"}
-        scores["meaning"] = self.about["meanings"][target]
-        scores["units"] = scores["units"] or scores["meaning"]["units"]
+    def _scores(self, target: int, lead: int, folder: Path) -> tuple[dict[str, Any], dict[str, int], dict[str, float]]:
+        """Write the tables; return the scores, and the rows and gains of the forecasts that the report shows."""
+        plan, board = self.plan, self.board
+        meaning = self.data.forecasts.meanings[plan.task.target_channels[target]].to_json()
+        rows = ScoreRows.of(board, target, meaning["units"])
+        scores = {**scores_of(board, target, rows), **self.about}
+        scores |= {"meaning": meaning, "units": scores["units"] or meaning["units"]}
         scores["warnings"] = [*self.notes, *scores["warnings"]]
-        scores["best"] = choose_shown(self.best, self.correctors, scores, self.runs)
+        scores["best"] = choose_shown(plan.cfg.shown_corrector, self.alone, scores, plan.runs)
+        write_score_table(folder / "scores.csv", rows.rows)
+        write_start_table(folder / "starts.csv", board, target)
+        write_station_table(folder / "stations.csv", board, target, scores["units"])
         best = scores["best"]["model"]
-        rows = chosen_forecasts(self.board, target, best, lead)
-        gains = {name: gain_of(self.board, target, best, lead, row) for name, row in rows.items()}
-        return with_gates(scores, self.claims), rows, gains
+        shown = chosen_forecasts(board, target, best, lead)
+        gains = {name: gain_of(board, target, best, lead, row) for name, row in shown.items()}
+        return with_gates(scores, self._claims()), shown, gains
+
+    def _claims(self) -> dict[str, MemberCountClaim]:
+        plan, entrants = self.plan, self.entrants
+        trained = {
+            name: training_members(corrector, path, plan.member_counts)
+            for name, path, corrector in (each_file(plan, entrants.correctors) if plan.member_counts else ())
+        }
+        compared = {name: folds.first for name, folds in entrants.compared.items() if name not in self.board.lost}
+        return member_count_claims(
+            with_first_runs(compared, plan.runs), with_first_runs(trained, plan.runs), plan.member_counts
+        )
 
     def _map_data(
         self, target: int, lead: int, best: str, cases: Mapping[str, ExampleForecast], experts: ExpertMap | None
@@ -406,22 +516,22 @@ class Evaluation:
             {name: tally.per_cell[statistic][place, target].value for name, tally in self.board.tallies.items()}
             for statistic in ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
         )
+        # The twin has an oracle, and other simulations are not read from files.
+        archive, land = self.plan.archive, self.data.land
+        simulated = archive.oracle is not None or not isinstance(archive, Archive)
         return MapData(
-            grid, lead, crps, fair, bias, cases, self.land, shows_earth(grid, self.land, self.simulated), squared,
-            expected, significant=self._significant(target, best), experts=experts,
+            grid, lead, crps, fair, bias, cases, land, shows_earth(grid, land, simulated), squared, expected,
+            significant=self._significant(target, best), experts=experts,
         )  # fmt: skip
 
     def _significant(self, target: int, best: str) -> np.ndarray | None:
         """Return where the shown model and raw differ at the longest lead time, None if there are too few dates."""
-        statistic = "crps_fair" if self.board.fair_is_valid(best) else "crps"
+        statistic = self.board.judging_score(best)
         model, raw = (self.board.tallies[name].per_block(statistic) for name in (best, "raw"))
         return None if model is None or raw is None else significant_cells(model[:, target], raw[:, target])
 
-    def _write(self, folder: Path, target: int, scores: Mapping[str, Any], fields: MapData) -> None:
+    def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields, self.facts)
-        write_score_table(folder / "scores.csv", self.board, target, scores["units"])
-        write_start_table(folder / "starts.csv", self.board, target)
-        write_station_table(folder / "stations.csv", self.board, target, scores["units"])
         # The scores are written last: if they exist, the report and the table are complete.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)

@@ -15,6 +15,8 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
+from evaluation.score_json import entry_of, skill_in
+from evaluation.scoreboard import judging_score
 from evaluation.significance.intervals import interval
 from evaluation.start_table import StartScores
 
@@ -77,14 +79,12 @@ class RunScores:
         """
         if any(self.scores[key] != other.scores[key] for key in ("lead_times", "n_dates", "n_forecasts", "grid")):
             return False
-        own, others = (run.scores["models"]["raw"] for run in (self, other))
-        shared = [
-            (own["by"][kind][label]["crps"], others["by"][kind][label]["crps"])
+        own, others = (run.scores["slices"] for run in (self, other))
+        return own["season"].keys() == others["season"].keys() and all(
+            _equal(*(entry_of(run.scores, "raw", kind, label)["crps"] for run in (self, other)))
             for kind in ("lead", "region", "season")
-            for label in own["by"][kind].keys() & others["by"][kind].keys()
-        ]
-        seasons = own["by"]["season"].keys() == others["by"]["season"].keys()
-        return seasons and all(_equal(a, b) for a, b in [*shared, (own["crps_unweighted"], others["crps_unweighted"])])
+            for label in own[kind].keys() & others[kind].keys()
+        )
 
 
 def _equal(one: float | None, other: float | None) -> bool:
@@ -186,15 +186,13 @@ class RunComparison:
 
     def _compared(self, run: RunScores, name: str, first: RunScores) -> ComparedModel:
         model = run.scores["models"][name]
-        fair = all(one.scores["models"][name]["crps_fair_valid"] for one in (run, first))
-        key = "crps_fair" if fair else "crps"
-        skill_key = "skill_vs_raw_fair" if fair else "skill_vs_raw"
+        key = judging_score(one.scores["models"][name]["crps_fair_valid"] for one in (run, first))
         difference, ends = np.nan, NOTHING
         if first is not run:
             difference, ends = self.difference((run, name), (first, name), key)
         return ComparedModel(
-            run.name, name, _number(model[key]), _ends(model["ci95_scores"].get(key)), fair,
-            _number(model[skill_key]), _ends(model["ci95"][skill_key]),
+            run.name, name, _number(model[key]), _ends(model["ci95"][key]), key == "crps_fair",
+            _number(skill_in(model, key)), _ends(skill_in(model, key, interval=True)),
             "" if first is run else first.name, difference, ends,
         )  # fmt: skip
 
@@ -235,8 +233,7 @@ class RunComparison:
 
     def ranking_key(self, group: Sequence[RunScores]) -> str:
         """Return the CRPS by which all models of some runs may be compared: the fair one if it is valid for all."""
-        valid = all(model["crps_fair_valid"] for run in group for model in run.scores["models"].values())
-        return "crps_fair" if valid else "crps"
+        return judging_score(model["crps_fair_valid"] for run in group for model in run.scores["models"].values())
 
 
 def _text(value: object) -> str:
@@ -289,11 +286,10 @@ def write_comparison(path: Path, comparison: RunComparison) -> None:
                 entry = run.scores["models"][one.model]
                 other = first.scores["models"][one.model] if first else None
                 for label in definition["labels"] or [None]:
-                    value, gain = (_number(_pick(entry, kind, score, label)) for kind in ("scores", "skill"))
-                    ends, gain_ends = (
-                        _ends(_pick(entry, f"ci95_{kind}", score, label)) for kind in ("scores", "skill")
-                    )
-                    minus = (value - _number(_pick(other, "scores", score, label)) if other else np.nan, *NOTHING)
+                    value, gain = (_number(_of(label, found)) for found in (entry.get(score), skill_in(entry, score)))
+                    ends = _ends(_of(label, entry["ci95"].get(score)))
+                    gain_ends = _ends(_of(label, skill_in(entry, score, interval=True)))
+                    minus = (value - _number(_of(label, other.get(score))) if other else np.nan, *NOTHING)
                     if score in ("crps", "crps_fair") and first is not None:
                         difference, found = comparison.difference((run, one.model), (first, one.model), score)
                         minus = (difference, *found)
@@ -303,9 +299,8 @@ def write_comparison(path: Path, comparison: RunComparison) -> None:
                     table.writerow([one.run, one.model, score, label or "", units, *texts, *further])
 
 
-def _pick(entry: Mapping[str, Any], kind: str, score: str, label: str | None) -> Any:
-    found = entry[kind].get(score)
-    return found.get(label) if label is not None and isinstance(found, dict) else found
+def _of(label: str | None, found: Any) -> Any:
+    return found.get(label) if label is not None and found is not None else found
 
 
 def _csv(value: float) -> str:

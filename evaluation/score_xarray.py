@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from data_pipeline.thresholds import parse_thresholds
 from data_pipeline.units import find_conversion
 from evaluation.regions import region_weights
 from evaluation.score_options import choose_scores
-from evaluation.score_table import OVERALL, ScoreRow, score_rows
+from evaluation.score_rows import OVERALL, ScoreRows, list_parts
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, ScoringOptions, score_models
 from models.distribution import Distribution, Ensemble, Normal, Quantiles
@@ -83,12 +84,11 @@ def score(
     )  # fmt: skip
     models: dict[str, Forecaster] = {"raw": arrays.distribution}
     board = score_models(models, arrays, region_weights(arrays.grid), options=options)
-    settings = board.tallies["raw"].settings
     if isinstance(scores, Sequence) and scores != "all":
         if drawings := {*scores} - {one.name for one in chosen}:
             raise InputError(f"score computes numbers, and {sorted(drawings)[0]} is a diagram; leave it out")
         for one in chosen:
-            if why := one.missing(settings):
+            if why := one.missing(board.settings):
                 raise InputError(f"score cannot compute {one.name}: {why}")
     return _as_dataset(board, arrays, by_lead_time)
 
@@ -279,39 +279,34 @@ def _converted(values: xr.DataArray, units: str, kind: str) -> xr.DataArray:
 
 
 def _as_dataset(board: Scoreboard, arrays: ArrayForecasts, by_lead_time: bool) -> xr.Dataset:
-    """Return the rows of the score table of all seasons together as arrays."""
+    """Return the rows of all seasons together as arrays."""
     leads = [str(lead) for lead in arrays.task.lead_times] if by_lead_time else [OVERALL]
-    regions = list(board.regions)
-    found: dict[tuple[str, str], dict[str, ScoreRow]] = {}
-    for row in score_rows(board, 0, arrays.units, seasons=False):
-        if row.lead_time in leads:
-            found.setdefault((row.lead_time, row.region), {})[f"{row.score} {row.label}"] = row
-    settings, variables = board.tallies["raw"].settings, {}
-    coordinates: dict[str, Any] = {"region": regions}
-    for one in board.wanted:
-        if one.missing(settings):
-            continue
-        labels = one.labels(settings, 0) if one.labels else ("",)
-        dims = ("lead_time", "region", *([f"{one.name}_label"] if one.labels else []))
+    parts = [part for part in list_parts(board) if part.season == part.hour == OVERALL and part.lead_time in leads]
+    rows = ScoreRows.of(board, 0, arrays.units, parts).rows
+    found = {(row.score, row.lead_time, row.region, row.label): row for row in rows if row.n_forecasts}
+    sizes = {(row.lead_time, row.region): row for row in rows}
+    coordinates: dict[str, Any] = {"region": list(board.regions), "lead_time": list(arrays.task.lead_times)}
+    variables: dict[str, Any] = {}
+
+    def array(read: Callable[..., Any], *labels: Sequence[str]) -> np.ndarray:
+        values = [read(*place) for place in product(leads, board.regions, *labels)]
+        return np.reshape(values, (len(leads), len(board.regions), *map(len, labels)))
+
+    for one in board.computed:
+        labels = list(one.labels(board.settings, 0)) if one.labels else [""]
         about = {"long_name": one.title, "comment": one.text, "references": one.reference}
         about["units"] = arrays.units if one.units == "target" else one.units or "1"
         for ending, key in (("", "value"), ("_low", "low"), ("_high", "high")):
-            numbers = [
-                [[getattr(found.get((lead, region), {}).get(f"{one.name} {label}"), key, np.nan) for label in labels]
-                 for region in regions]
-                for lead in leads
-            ]  # fmt: skip
-            array = np.array(numbers) if one.labels else np.array(numbers)[..., 0]
-            variables[one.name + ending] = xr.Variable(dims, array, about)
+            values = array(
+                lambda *place, name=one.name, key=key: getattr(found.get((name, *place)), key, np.nan), labels
+            )
+            dims = ("lead_time", "region", f"{one.name}_label") if one.labels else ("lead_time", "region")
+            variables[one.name + ending] = xr.Variable(dims, values if one.labels else values[..., 0], about)
         if one.labels:
-            coordinates[f"{one.name}_label"] = list(labels)
+            coordinates[f"{one.name}_label"] = labels
     for key in ("n_forecasts", "n_dates"):
-        sizes = [[_size(found.get((lead, region), {}), key) for region in regions] for lead in leads]
-        variables[key] = xr.Variable(("lead_time", "region"), np.array(sizes))
-    result = xr.Dataset(variables, coordinates | {"lead_time": list(arrays.task.lead_times) if by_lead_time else [0]})
+        values = array(lambda *place, key=key: getattr(sizes.get(place), key, 0))
+        variables[key] = (("lead_time", "region"), values)
+    result = xr.Dataset(variables, coordinates | ({} if by_lead_time else {"lead_time": [0]}))
     result.attrs = {"left_out": arrays.left_out, "grid": str(arrays.grid)}
     return result if by_lead_time else result.isel(lead_time=0, drop=True)
-
-
-def _size(rows: dict[str, ScoreRow], key: str) -> int:
-    return next((int(getattr(row, key)) for row in rows.values()), 0)

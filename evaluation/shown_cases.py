@@ -44,7 +44,7 @@ def gain_of(board: Scoreboard, target: int, best: str, lead: int, row: int) -> f
 def _crps_by_forecast(board: Scoreboard, target: int, best: str, lead: int) -> tuple[np.ndarray, ...]:
     rows = np.flatnonzero(board.lead_times == lead)
     everywhere = list(board.regions).index("global")
-    score = "crps_fair" if board.fair_is_valid(best) else "crps"
+    score = board.judging_score(best)
     return rows, *(board.tallies[name].per_forecast[score][rows, target, everywhere].value for name in ("raw", best))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from data_pipeline.common.errors import InputError
+from evaluation.scoreboard import judging_score
 from models.corrector import Corrector
 from models.protocol import claims
 from models.provenance.training_dates import SEEN, seen_dates
@@ -82,9 +83,6 @@ def lowest_crps(scores: Mapping[str, Any]) -> str:
     models = scores["models"]
     correctors = [name for name in models if name not in ("raw", "climatology", "persistence")]
     others = [name for name in ("climatology", "persistence") if name in models]
-    return min(correctors or others[:1], key=lambda name: models[name][crps_key(models[name])])
-
-
-def crps_key(model: Mapping[str, Any]) -> str:
-    """Return the key of the CRPS for comparing a model with others: the fair CRPS where it is valid."""
-    return "crps_fair" if model["crps_fair_valid"] else "crps"
+    return min(
+        correctors or others[:1], key=lambda name: models[name][judging_score([models[name]["crps_fair_valid"]])]
+    )

@@ -51,12 +51,7 @@ def write_station_table(path: Path, board: Scoreboard, target: int, units: str =
 def station_rows(board: Scoreboard, stations: Points, target: int, units: str = "") -> Iterator[StationRow]:
     """Yield the rows of one target, station by station; only scores whose averages are kept for every cell."""
     maps = {name: tally.per_cell for name, tally in board.tallies.items()}
-    settings = board.tallies["raw"].settings
-    kept = [
-        score
-        for score in board.wanted
-        if score.labels is None and not score.missing(settings) and set(score.statistics) <= set(maps["raw"])
-    ]
+    kept = [score for score in board.computed if score.labels is None and set(score.statistics) <= set(maps["raw"])]
     altitudes = stations.altitudes or (np.nan,) * len(stations.ids)
     values = {
         (name, score.name): score.value(**{one: of_model[one].value[:, target, :, 0] for one in score.statistics})
@@ -69,7 +64,7 @@ def station_rows(board: Scoreboard, stations: Points, target: int, units: str = 
         for number, lead in enumerate(board.task.lead_times):
             for name in maps:
                 for score in kept:
-                    if score.name.endswith("_fair") and not board.fair_is_valid(name):
+                    if score.is_fair and not board.fair_is_valid(name):
                         continue
                     value, raw = (values[one, score.name][number, place] for one in (name, "raw"))
                     gain = float(skill(value, raw)) if score.best == "low" else np.nan

@@ -8,6 +8,7 @@ from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData, Pl
 GRID = Grid.regular(9, 12)
 LEADS, HOURS = (24, 48, 72, 96, 120, 240), (0, 6, 12, 18)
 REGIONS = ("global", "unweighted", "north", "tropics", "south", "land", "sea", "europe", "a region with a long name")
+GROUPS = {"lead": LEADS, "region": REGIONS, "season": ("DJF", "MAM", "JJA", "SON"), "hour": HOURS}
 MODELS = ("raw", "climatology", "emos", "a long model name", "unet")
 THRESHOLDS = ("> 280 K", "< 10 %", "> 90 %")
 LEVELS = ("0.1", "0.5", "0.9")
@@ -25,11 +26,8 @@ def drawn_scores():
         found = {"ci95": {}}
         for key in ("skill_vs_raw", "skill_vs_raw_fair", "captured", "captured_fair"):
             found[key], found["ci95"][key] = between(-0.1, 0.5)
-        found["spread_skill"], interval = between(0.6, 1.2)
-        found["ci95_scores"] = {"spread_skill": interval, "rmse": [0.9, 1.1]}
-        found["scores"] = {"rmse": 1.0, "spread_skill": found["spread_skill"]}
-        found["scores"]["crps"], found["ci95_scores"]["crps"] = between(0.5, 1.5)
-        found["crps"] = found["scores"]["crps"]
+        found["spread_skill"], found["ci95"]["spread_skill"] = between(0.6, 1.2)
+        found["crps"], found["ci95"]["crps"] = between(0.5, 1.5)
         skills = {label: between(-0.1, 0.6) for label in (*THRESHOLDS, *LEVELS)}
         labels = {"brier": THRESHOLDS, "quantile_score": LEVELS}
         found["skill"] = {name: {label: skills[label][0] for label in those} for name, those in labels.items()}
@@ -37,12 +35,10 @@ def drawn_scores():
         return found
 
     def model():
-        groups = {"lead": LEADS, "region": REGIONS, "season": ("DJF", "MAM", "JJA", "SON"), "hour": HOURS}
         histogram = rng.dirichlet([9.0] * 11)
         return entry() | {
-            "by": {kind: {str(label): entry() for label in labels} for kind, labels in groups.items()},
+            "by": {kind: {str(label): entry() for label in labels} for kind, labels in GROUPS.items()},
             "crps_fair_valid": True,
-            "rank_histogram": histogram.tolist(),
             "diagrams": {
                 "rank_histogram": {"": {"x": list(range(11)), "y": histogram.tolist(), "independent_cases": [400.0]}},
                 "reliability": {label: reliability() for label in THRESHOLDS},
@@ -68,6 +64,7 @@ def drawn_scores():
     diagrams = ("rank_histogram", "reliability", "roc", "economic_value", "spread_error", "other")
     return {
         "target": "t@850", "units": "K", "lead_times": list(LEADS), "n_dates": 40, "best": {"model": "unet"},
+        "slices": {kind: {str(label): {} for label in labels} for kind, labels in GROUPS.items()},
         "models": {name: model() for name in MODELS},
         "oracle": {"rank_histogram": [1 / 13] * 13},
         "definitions": {

@@ -32,7 +32,7 @@ def make_scores(seed=0):
     draw = np.random.default_rng(seed)
     scores = {
         "task": "t2m", "target": "2t", "units": "K", "lead_times": list(LEADS), "grid": str(GRID), "weights": "area",
-        "split": "test", "dates": [["2016-01-01", "2017-12-31"]], "members": 4, "levels": "hazen", "format": 4,
+        "split": "test", "dates": [["2016-01-01", "2017-12-31"]], "members": 4, "levels": "hazen", "format": 5,
         "n_dates": 32, "n_forecasts": 96, "warnings": ["a <warning>"], "left_out": {"cells": 0, "of": 3456},
         "ledger": {"forecasts": 96, "used": 96}, "best": {"model": "net <1>", "by": "option"},
         "inputs": {
@@ -106,8 +106,9 @@ def _definition(name, title, best, labels):
 
 
 def _model(draw, name):
-    by = {kind: {label: _entry(draw, name) for label in labels} for kind, labels in SLICES.items()}
-    own = {"crps_fair_valid": True, "rank_histogram": [0.2] * 5, "diagrams": {}, "members": None, "by": by}
+    by = {kind: {one: _entry(draw, name) for one in labels if one != "global"} for kind, labels in SLICES.items()}
+    histogram = {"rank_histogram": {"": {"y": [0.2] * 5}}}
+    own = {"crps_fair_valid": True, "diagrams": histogram, "members": None, "by": by}
     if name not in ("raw", "climatology"):
         keys = ("crps", "rmse", "bias", "spread", "spread_skill", "skill_vs_raw", "crps_minus_distribution")
         own["members"] = {key: float(draw.random()) for key in keys}
@@ -116,22 +117,20 @@ def _model(draw, name):
 
 
 def _entry(draw, name):
-    entry = {"ci95": {}}
+    entry = {"ci95": {}, "skill": {}, "ci95_skill": {}}
     for key in COMPARED:
         missing = key.startswith("captured") and name == "climatology"
         entry[key] = None if missing else float(draw.normal(scale=0.7))
         entry["ci95"][key] = None if missing else _interval(draw, entry[key])
-    for kind in ("scores", "skill"):
-        entry[kind], entry[f"ci95_{kind}"] = {}, {}
+    for found, intervals in ((entry, entry["ci95"]), (entry["skill"], entry["ci95_skill"])):
         for score, (_, best, labels) in SCORES.items():
-            if kind == "skill" and best != "low":
+            if found is not entry and (best != "low" or score.startswith("crps")):
                 continue
             values = {label: float(draw.normal(scale=0.7)) for label in labels or ("",)}
             ends = {label: _interval(draw, value) for label, value in values.items()}
-            entry[kind][score], entry[f"ci95_{kind}"][score] = (values, ends) if labels else (values[""], ends[""])
-    entry |= {key: entry["scores"][key] for key in SCORES if SCORES[key][2] is None}
-    entry["scores"]["crps"] = entry["crps"] = abs(entry["crps"])
-    entry["ci95_scores"]["crps"] = entry["ci95"]["crps"] = _interval(draw, entry["crps"])
+            found[score], intervals[score] = (values, ends) if labels else (values[""], ends[""])
+    entry["crps"] = abs(entry["crps"])
+    entry["ci95"]["crps"] = _interval(draw, entry["crps"])
     return entry
 
 

@@ -13,6 +13,7 @@ from evaluation.report.chart_frame import add_legend, chart, dots, label_width, 
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import FAINT, INK, RC, model_colours, model_marks
 from evaluation.report.series import Series
+from evaluation.score_json import entry_of
 from evaluation.scoreboard import headline_keys
 
 GROUP_TITLES = {
@@ -35,6 +36,8 @@ RATIO_MARKS: tuple[tuple[float, tuple[float, ...]], ...] = (
 """Marks of a logarithmic axis of ratios that is shorter than a width in units of e."""
 NUMERIC_FROM = 4
 """From so many lead times or hours on, scores are lines over a numeric axis."""
+
+NO_ENDS = (np.nan, np.nan)
 
 Read = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[float | None, Sequence[float] | None]]
 
@@ -68,7 +71,7 @@ def spread_error() -> Quantity:
     """Return the ratio of spread to error, 1 if calibrated."""
 
     def read(_: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
-        return entry["spread_skill"], interval_of(entry, "scores", "spread_skill")
+        return entry["spread_skill"], entry["ci95"].get("spread_skill")
 
     return Quantity("spread", "spread / error", read, reference=1, logarithmic=True)
 
@@ -78,12 +81,6 @@ def score_by_part(series: Series) -> Quantity:
     label = f"{series.title} ({series.units})" if series.units else series.title
     reference = 0 if series.best == "zero" else None
     return Quantity(f"parts_{series.place[-1]}", label, lambda _, entry: series.of(entry), reference=reference)
-
-
-def interval_of(entry: Mapping[str, Any], kind: str, name: str, label: str | None = None) -> Sequence[float] | None:
-    """Return the interval of a score or skill of format 4, None if there is none."""
-    found = (entry.get(f"ci95_{kind}") or {}).get(name)
-    return found.get(label) if label is not None and isinstance(found, Mapping) else found
 
 
 def gain_chart(scores: Mapping[str, Any]) -> Drawing:
@@ -98,7 +95,7 @@ def gain_chart(scores: Mapping[str, Any]) -> Drawing:
     keys = {name: headline_keys(model)[1] for name, model in models.items()}
     shares = np.array([100 * model[keys[name]] for name, model in models.items()])
     plain = np.array([100 * model["captured"] for model in models.values()])
-    ends = np.array([model["ci95"][keys[name]] or (np.nan, np.nan) for name, model in models.items()], float) * 100
+    ends = np.array([model["ci95"][keys[name]] or NO_ENDS for name, model in models.items()], float) * 100
     low = min(0.0, float(np.nanmin([*shares, *plain, *ends.ravel()])))
     high = max(0.0, float(np.nanmax([*shares, *plain, *ends.ravel()])))
     with matplotlib.rc_context(RC):
@@ -154,13 +151,13 @@ def group_chart(
     """Draw a quantity of `models` by each of `kinds`, a panel for each kind; None if no group has a value."""
     rows: list[tuple[str, str, str, float, float, float]] = []
     panels = []
-    for kind, labels in _groups(scores, models[0], kinds).items():
+    for kind, labels in _groups(scores, kinds).items():
         values = np.full((len(models), len(labels)), np.nan)
         ends = np.full((len(models), len(labels), 2), np.nan)
         for m, name in enumerate(models):
             model = scores["models"][name]
             for k, label in enumerate(labels):
-                value, interval = quantity.read(model, model["by"][kind].get(label) or {})
+                value, interval = quantity.read(model, entry_of(scores, name, kind, label))
                 values[m, k] = np.nan if value is None else quantity.factor * value
                 if interval is not None:
                     ends[m, k] = quantity.factor * np.array(interval)
@@ -182,9 +179,9 @@ def threshold_chart(scores: Mapping[str, Any], name: str, models: Sequence[str])
     labels = list(definition["labels"])
     found = {
         model: (
-            np.array([_number((scores["models"][model].get("skill") or {}).get(name), label) for label in labels]),
+            np.array([_number(scores["models"][model]["skill"].get(name), label) for label in labels]),
             np.array(
-                [interval_of(scores["models"][model], "skill", name, label) or (np.nan, np.nan) for label in labels]
+                [(scores["models"][model]["ci95_skill"].get(name) or {}).get(label) or NO_ENDS for label in labels]
             ),
         )
         for model in models
@@ -272,11 +269,11 @@ def _deviation_axis(ax: Any, axis: str, values: np.ndarray, ends: np.ndarray) ->
     (ax.axvspan if axis == "x" else ax.axhspan)(0.95, 1.05, color=FAINT, alpha=0.15, lw=0)
 
 
-def _groups(scores: Mapping[str, Any], name: str, kinds: Sequence[str]) -> dict[str, list[str]]:
+def _groups(scores: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, list[str]]:
     """Return the labels of each kind; a single lead time, season or hour repeats the global value and is left out."""
     found = {}
     for kind in kinds:
-        labels = [label for label in scores["models"][name]["by"].get(kind, {}) if label not in HIDDEN_REGIONS]
+        labels = [label for label in scores["slices"].get(kind, {}) if label not in HIDDEN_REGIONS]
         if kind == "region":
             labels.sort(key=lambda label: REGION_ORDER.index(label) if label in REGION_ORDER else len(REGION_ORDER))
         if len(labels) > 1 or (kind == "region" and labels):

@@ -16,6 +16,7 @@ from evaluation.report.tables import (
     format_years,
 )
 from evaluation.run_comparison import ComparedModel, RunComparison, RunScores
+from evaluation.score_json import entry_of
 from evaluation.scoreboard import headline_keys
 
 PLAIN = "†"
@@ -106,18 +107,22 @@ def _gain(one: ComparedModel) -> str:
 def _slices(comparison: RunComparison) -> Iterator[PageTable]:
     """Yield a table of skill for each kind of slice that all runs have."""
     for kind, title in (("lead", "Lead time (h)"), ("region", "Region"), ("season", "Season")):
-        labels = dict.fromkeys(label for run in comparison.runs for label in run.scores["models"]["raw"]["by"][kind])
+        labels = dict.fromkeys(label for run in comparison.runs for label in run.scores["slices"][kind])
         rows = []
         for run in comparison.runs:
             for name, model in run.scores["models"].items():
                 if name != "raw":
                     key = headline_keys(model)[0]
-                    cells = (_slice_cell(model["by"][kind].get(label), key) for label in labels)
+                    known = run.scores["slices"][kind]
+                    cells = (
+                        _slice_cell(entry_of(run.scores, name, kind, label) if label in known else None, key)
+                        for label in labels
+                    )
                     rows.append((name, run.name, *cells))
         yield PageTable(title, ("model", "run", *labels), rows)
 
 
-def _slice_cell(entry: dict | None, key: str) -> str:
+def _slice_cell(entry: Mapping[str, Any] | None, key: str) -> str:
     if entry is None or entry[key] is None:
         return "–"
     return _with_ends(format_percent(entry[key], sign=True), *map(format_bound, entry["ci95"][key] or ()))

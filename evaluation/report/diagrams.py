@@ -46,7 +46,9 @@ STYLES = {
 
 def histogram_drawing(scores: Mapping[str, Any]) -> Drawing:
     """Draw the rank or PIT histogram of every model relative to a flat one, with the band of a flat one."""
-    models = {name: model[HISTOGRAM] for name, model in scores["models"].items() if name != "climatology"}
+    models = {
+        name: model["diagrams"][HISTOGRAM][""]["y"] for name, model in scores["models"].items() if name != "climatology"
+    }
     if scores["oracle"]:
         models["oracle"] = scores["oracle"][HISTOGRAM]
     colours = model_colours(scores["models"])

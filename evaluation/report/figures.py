@@ -34,6 +34,7 @@ from evaluation.report.maps import (
 from evaluation.report.series import list_series, meaning_of
 from evaluation.report.shown_data import MapData
 from evaluation.report.tables import display_of
+from evaluation.scoreboard import judging_score
 
 DRAWN_BY_PART = ("scores:crps", "scores:bias")
 """Series that have a figure by lead time, region, season and hour."""
@@ -142,7 +143,7 @@ def map_drawings(
 
 def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> np.ndarray:
     """Return the reduction of a model's CRPS relative to raw in per cent, by the fair CRPS where it is valid."""
-    crps = fields.crps_fair if scores["models"][name]["crps_fair_valid"] else fields.crps
+    crps = getattr(fields, judging_score([scores["models"][name]["crps_fair_valid"]]))
     with np.errstate(invalid="ignore", divide="ignore"):
         return 100 * (crps["raw"] - crps[name]) / np.where(crps["raw"] > 0, crps["raw"], np.nan)
 

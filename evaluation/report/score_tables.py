@@ -8,7 +8,6 @@ from typing import Any
 from evaluation.report.series import (
     Series,
     default_series,
-    entry_of,
     kind_title,
     list_series,
     list_slices,
@@ -17,6 +16,7 @@ from evaluation.report.series import (
     slice_title,
 )
 from evaluation.report.tables import INVALID, PageTable, format_amount, format_ratio
+from evaluation.score_json import entry_of
 
 HEADLINE_COLUMNS = {
     "fair CRPS": "scores:crps_fair",
@@ -32,14 +32,8 @@ HEADLINE_COLUMNS = {
     "captured, plain": "captured",
 }
 """Columns of the headline table, and the keys of their series."""
-WRITTEN_KEYS = {
-    "CRPS": "crps",
-    "vs raw, plain": "skill_vs_raw",
-    "RMSE": "rmse",
-    "bias": "bias",
-    "spread / error": "spread_skill",
-}
-"""Columns of the members as written, and the keys of their scores."""
+WRITTEN_COLUMNS = ("CRPS", "vs raw, plain", "RMSE", "bias", "spread / error")
+"""Columns of the members as written."""
 NO_REFERENCE = "–"
 
 
@@ -77,14 +71,9 @@ def _headline_cell(name: str, model: Mapping[str, Any], one: Series, series: Map
 
 def _written_cells(members: Mapping[str, Any], columns: Mapping[str, Series]) -> Iterator[str]:
     """Yield the cells of a model's members as written, which have plain scores only."""
+    entry = {**members, "ci95": {key: members["ci95"][key] for key in ("crps", "skill_vs_raw")}}
     for title, one in columns.items():
-        key = WRITTEN_KEYS.get(title)
-        if key is None or members[key] is None:
-            yield NO_REFERENCE
-            continue
-        entry = {"scores": {one.place[-1]: members[key]}, "ci95_scores": {one.place[-1]: members["ci95"].get(key)}}
-        entry |= {one.place[0]: members[key]} if one.place[0] != "scores" else {}
-        yield one.cell(entry | {"ci95": members["ci95"]})
+        yield one.cell(entry) if title in WRITTEN_COLUMNS else NO_REFERENCE
 
 
 def all_scores_table(scores: Mapping[str, Any]) -> PageTable:

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluation.report.tables import amount_decimals, display_of, with_minus
-from evaluation.scoreboard import headline_keys
+from evaluation.scoreboard import MAIN_SCORES, headline_keys
 
 KINDS = {"lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of the day (UTC)"}
 """Kinds of slices in the order of the page; other kinds follow under their own name."""
-MAIN = ("crps", "crps_fair", "rmse", "bias", "spread", "spread_skill")
-"""Scores that an entry also holds under a key of its own, first in every list."""
 DERIVED = {
     "skill_vs_raw_fair": ("Fair CRPS below raw", "raw"),
     "skill_vs_emos_fair": ("Fair CRPS below EMOS", "emos"),
@@ -50,10 +48,9 @@ class Series:
 
     def of(self, entry: Mapping[str, Any]) -> tuple[float | None, tuple[float, float] | None]:
         """Return the number of an entry and its interval in `units`; None where there is none."""
-        first, *rest = self.place
-        container = {"scores": "ci95_scores", "skill": "ci95_skill"}.get(first)
-        value = _follow(entry, self.place)
-        interval = _follow(entry, (container, *rest)) if container else _follow(entry, ("ci95", first))
+        place = _in_entry(self.place)
+        value = _follow(entry, place)
+        interval = _follow(entry, ("ci95_skill", *place[1:]) if place[0] == "skill" else ("ci95", *place))
         return (
             None if value is None else self.factor * value,
             None if interval is None else (self.factor * interval[0], self.factor * interval[1]),
@@ -93,15 +90,9 @@ def list_series(scores: Mapping[str, Any]) -> list[Series]:
 
 def list_slices(scores: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the labels of each kind of slice that is not alone of its kind."""
-    found = {kind: list(labels) for kind, labels in scores["models"]["raw"]["by"].items() if kind != "members"}
+    found = {kind: list(labels) for kind, labels in scores["slices"].items()}
     order = {kind: found[kind] for kind in [*KINDS, *found] if kind in found}
     return {kind: labels for kind, labels in order.items() if len(labels) > 1}
-
-
-def entry_of(scores: Mapping[str, Any], model: str, kind: str, label: str) -> Mapping[str, Any]:
-    """Return the scores of a model in one slice."""
-    entry: Mapping[str, Any] = scores["models"][model]["by"][kind][label]
-    return entry
 
 
 def slice_title(kind: str, label: str) -> str:
@@ -167,7 +158,7 @@ def _comparisons(scores: Mapping[str, Any]) -> Iterator[Series]:
 
 def _own(scores: Mapping[str, Any]) -> Iterator[Series]:
     definitions = scores["definitions"]
-    for name in sorted(definitions, key=lambda name: MAIN.index(name) if name in MAIN else len(MAIN)):
+    for name in sorted(definitions, key=lambda name: (*MAIN_SCORES, name).index(name)):
         definition = definitions[name]
         display = display_of(scores)
         target = definition["units"] == "target"
@@ -200,8 +191,13 @@ def _skills(scores: Mapping[str, Any]) -> Iterator[Series]:
 
 def _decimals(scores: Mapping[str, Any], place: tuple[str, ...]) -> int:
     """Return the decimals that show three digits of the largest value of any model."""
-    values = [abs(value) for model in scores["models"].values() if (value := _follow(model, place))]
+    values = [abs(value) for model in scores["models"].values() if (value := _follow(model, _in_entry(place)))]
     return min(6, max(0, 2 - math.floor(math.log10(max(values))))) if values else 3
+
+
+def _in_entry(place: tuple[str, ...]) -> tuple[str, ...]:
+    """Return where the number stands in an entry, which holds scores under their own names."""
+    return place[1:] if place[0] == "scores" else place
 
 
 def _follow(entry: Any, place: tuple[str, ...]) -> Any:

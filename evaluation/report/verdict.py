@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluation.report.series import list_slices, slice_title
 from evaluation.report.tables import PageTable, format_amount, with_interval
+from evaluation.score_json import entry_of
 from evaluation.scoreboard import headline_keys
 
 PLURALS = {"lead": "lead times", "region": "regions", "season": "seasons", "hour": "hours"}
@@ -58,7 +59,7 @@ def compare_slices(scores: Mapping[str, Any], name: str) -> list[ModelComparison
     key = headline_keys(scores["models"][name])[0]
     for kind, labels in list_slices(scores).items():
         for label in labels:
-            entry = scores["models"][name]["by"][kind][label]
+            entry = entry_of(scores, name, kind, label)
             if label not in NOT_A_PART and entry[key] is not None:
                 found.append(ModelComparison(name, "raw", kind, label, _result(entry["ci95"][key])))
     return found

@@ -99,6 +99,16 @@ class Score:
     zero: bool = True
     default: bool = False
 
+    @property
+    def has_skill(self) -> bool:
+        """Whether there is a skill: a perfect forecast has the score 0."""
+        return self.best == "low" and self.zero
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether the score is that of infinitely many members, valid only for independent ones."""
+        return self.name.endswith("_fair")
+
 
 @dataclass(frozen=True)
 class Diagram:

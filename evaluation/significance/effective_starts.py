@@ -57,8 +57,8 @@ class EffectiveStarts:
         `deviations` (n, ...) are the contributions of the starts, less their weighted mean. With their weighted mean
         square s², the variance is s²/(n' - 1), because s² has the expectation σ²(1 - 1/n').
         """
-        square = np.tensordot(self.weights, deviations**2, 1)
-        product = np.tensordot(self.pairs, deviations[1:] * deviations[:-1], 1)
+        square = self.weights @ deviations**2
+        product = self.pairs @ (deviations[1:] * deviations[:-1])
         with np.errstate(invalid="ignore", divide="ignore"):
             observed = np.where(square > 0, product / square, 0.0)
         share = np.exp(np.interp(observed, self.observed, np.log(self.share)))

@@ -85,12 +85,14 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
 
     An estimate has no error if its contributions are undefined or if there are fewer than `FEWEST_STARTS` starts.
     """
-    counted = np.all([_one_weight(mean) > 0 for mean in means], axis=0)
-    times, means = np.asarray(times)[counted], [mean[counted] for mean in means]
+    counted = np.logical_and.reduce([_one_weight(mean) > 0 for mean in means])
+    times = np.asarray(times)
+    if not counted.all():
+        times, means = times[counted], [mean[counted] for mean in means]
     values = np.atleast_1d(score(*(mean.sum(0).value for mean in means))).tolist()
     if count_apart(times) < FEWEST_STARTS:
         return [Estimate(value) for value in values]
-    starts = EffectiveStarts.at(times, np.mean([_relative_weight(mean) for mean in means], axis=0))
+    starts = EffectiveStarts.at(times, _shares(means))
     contributions = jackknife(score, *means).reshape(len(times), -1)
     with np.errstate(invalid="ignore", over="ignore"):
         tables = starts.look_up(contributions - starts.weights @ contributions)
@@ -124,7 +126,7 @@ def jackknife(score: Callable[..., np.ndarray], *means: WeightedMean) -> np.ndar
     """
     whole = score(*(mean.sum(0).value for mean in means))
     without = [WeightedMean(mean.total.sum(0) - mean.total, mean.weight.sum(0) - mean.weight).value for mean in means]
-    odds = 1 / np.mean([_relative_weight(mean) for mean in means], axis=0) - 1
+    odds = 1 / _shares(means) - 1
     change = np.asarray(whole - score(*without))
     return odds.reshape(-1, *[1] * (change.ndim - 1)) * change
 
@@ -137,16 +139,17 @@ def count_apart(times: np.ndarray) -> int:
     """
     if len(times) == 0:
         return 0
-    runs = np.bincount(np.cumsum(np.diff(times, prepend=times[0]) > NEIGHBOURS))
-    return int(np.sum((runs + 1) // 2))
+    first = np.flatnonzero(times[1:] - times[:-1] > NEIGHBOURS) + 1
+    runs = np.diff([0, *first, len(times)])
+    return int(((runs + 1) // 2).sum())
 
 
 def _one_weight(mean: WeightedMean) -> np.ndarray:
     """Return one weight per start: the sum over other axes."""
-    weights: np.ndarray = mean.weight.sum(axis=tuple(range(1, mean.weight.ndim)))
-    return weights
+    return mean.weight.reshape(len(mean.weight), -1).sum(1) if mean.weight.ndim > 1 else mean.weight
 
 
-def _relative_weight(mean: WeightedMean) -> np.ndarray:
-    weight = _one_weight(mean)
-    return weight / weight.sum()
+def _shares(means: Sequence[WeightedMean]) -> np.ndarray:
+    """Return the share of each start in the sum of weights, the mean over several averages."""
+    weights = [_one_weight(mean) for mean in means]
+    return sum((weight / weight.sum() for weight in weights), start=np.zeros(len(weights[0]))) / len(means)

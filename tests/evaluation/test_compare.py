@@ -15,7 +15,7 @@ from data_pipeline.task import Task
 from evaluation.compare import as_options, runs_of
 from evaluation.regions import region_weights
 from evaluation.run_comparison import run_names
-from evaluation.scoreboard import SCORES_FORMAT
+from evaluation.score_json import SCORES_FORMAT, scores_of
 from evaluation.scoring import ScoringOptions, score_models
 from evaluation.start_table import write_start_table
 from models.distribution import Ensemble, Normal
@@ -51,7 +51,7 @@ def write_run(toy):
         """The board and the scores of models by their names in the run and in `MODELS`."""
         models = {"raw": RAW} | {name: MODELS[model] for name, model in names}
         board = score_models(models, toy(TASK, GRID, count), region_weights(GRID), options=ScoringOptions())
-        return board, board.scores(0)
+        return board, scores_of(board, 0)
 
     def write(folder, names, count=60, renamed=None, **changed):
         board, scores = board_of(tuple(((renamed or {}).get(name, name), name) for name in names), count)
@@ -99,8 +99,8 @@ def test_differences_between_runs_equal_those_of_one_run_with_all_models(write_r
     assert ends == pytest.approx(expected["ci95"], rel=1e-6)
     own = both["models"]["better"]
     assert found["value"] == pytest.approx(own["crps"], rel=1e-8)
-    assert [found["low"], found["high"]] == pytest.approx(own["ci95_scores"]["crps"], rel=1e-8)
-    assert [found["skill_low"], found["skill_high"]] == pytest.approx(own["ci95_skill"]["crps"], rel=1e-8)
+    assert [found["low"], found["high"]] == pytest.approx(own["ci95"]["crps"], rel=1e-8)
+    assert [found["skill_low"], found["skill_high"]] == pytest.approx(own["ci95"]["skill_vs_raw"], rel=1e-8)
     assert (found["n_dates"], found["n_forecasts"]) == (both["n_dates"], both["n_forecasts"])
     rmse = find(rows, run="b", model="good", score="rmse")
     assert rmse["minus_first"] == pytest.approx(0, abs=1e-9)  # the same mean
@@ -186,7 +186,7 @@ def test_what_cannot_be_compared_is_refused(write_run, compare, tmp_path):
         ("a",): "two runs or more, got only a",
         (): "option runs has no value; give it as runs=...",
         ("a", "a/scores.json"): f"the same run is given twice ({tmp_path}/a)",
-        ("a", "old"): "old/scores.json has format 3, this version compares format 4; run deepweather evaluate again",
+        ("a", "old"): "old/scores.json has format 3, this version compares format 5; run deepweather evaluate again",
         ("a", "rain"): "rain/scores.json scores tp in m, a/scores.json 2t in K",
         ("a", "list.json"): "list.json is no scores.json of deepweather evaluate; name one, or the folder",
         ("a", "text.json"): "text.json is not JSON",

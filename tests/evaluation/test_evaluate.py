@@ -32,7 +32,7 @@ def test_scores_and_report_are_written_once(emos, deepweather, tmp_path, capsys)
     assert scores["oracle"]["crps"] == pytest.approx(np.pi**-0.5, rel=0.05)
     emos_scores = scores["models"]["emos"]
     assert 0.6 < emos_scores["captured"] < 1
-    assert emos_scores["ci95"]["crps_minus_raw"][1] < 0
+    assert scores["pairs"]["emos"]["raw"]["ci95"][1] < 0
     assert set(emos_scores["by"]["region"]) >= {"land", "sea"}
     assert "not significant, with at most 5 % false discoveries" in (run_dir / "report.html").read_text()
     out = capsys.readouterr().out
@@ -69,7 +69,10 @@ def test_member_counts_add_scores_and_change_no_others(emos, scores_of, tmp_path
         by_member_count, found = model["by"].pop("members"), model.pop("gate")
         assert list(by_member_count) == ["3", "4", "5"]
         assert found["base"] == 5
-        assert {key: value for key, value in by_member_count["5"].items() if key != "fewer"}.items() <= model.items()
+        assert {key: by_member_count["5"][key] for key in model.keys() & by_member_count["5"].keys() - {"ci95"}} == {
+            key: model[key] for key in model.keys() & by_member_count["5"].keys() - {"ci95"}
+        }
+        assert by_member_count["5"]["ci95"].items() >= model["ci95"].items()
         assert alone["models"][name] == model
     assert scores["inputs"].pop("sizes") == [3, 4, 5]
     assert scores == alone
@@ -206,14 +209,14 @@ def test_land_of_another_grid_is_not_used(archive):
     assert evaluate.land_share(archive, data) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 3, "inputs": {}}', '{"format": 4, "inputs": {"data": "other"}}'])
+@pytest.mark.parametrize("text", ["", "{", '{"format": 4, "inputs": {}}', '{"format": 5, "inputs": {"data": "other"}}'])
 def test_unfinished_results_are_computed_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
     (tmp_path / "scores.csv").write_text("")
     assert load_finished([tmp_path], {}) is None
-    (tmp_path / "scores.json").write_text('{"format": 4, "inputs": {}}')
-    assert load_finished([tmp_path], {}) == [{"format": 4, "inputs": {}}]
+    (tmp_path / "scores.json").write_text('{"format": 5, "inputs": {}}')
+    assert load_finished([tmp_path], {}) == [{"format": 5, "inputs": {}}]
     for name in ("report.html", "scores.csv"):
         (tmp_path / name).rename(tmp_path / "other")
         assert load_finished([tmp_path], {}) is None

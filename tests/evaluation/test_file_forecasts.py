@@ -70,7 +70,7 @@ def test_files_get_the_scores_of_the_model_that_made_them(files, emos, scores_of
     models = scores["models"]
     assert list(models) == ["raw", "climatology", "emos", "same", "written", "normal", "quantiles"]
     close(models["same"], models["raw"])
-    assert models["same"]["rank_histogram"] == models["raw"]["rank_histogram"]
+    assert models["same"]["diagrams"] == models["raw"]["diagrams"]
     close(models["normal"], models["emos"])
     written = models["emos"]["members"]
     assert {key: models["written"][key] for key in OF_MEMBERS} == {key: written[key] for key in OF_MEMBERS}

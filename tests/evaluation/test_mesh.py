@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
+from evaluation.score_json import scores_of
 from evaluation.scoring import ScoringOptions, score_models
 from evaluation.shown_cases import show_forecast
 from models.corrector import Corrector
@@ -115,7 +116,7 @@ def results_on(mesh, forecasts, oracle):
     board, example = score_on(mesh, forecasts, oracle, land)
     if mesh.rank:
         return None
-    return arrays_of(board), shown(example), [leaves(board.scores(target)) for target in range(2)]
+    return arrays_of(board), shown(example), [leaves(scores_of(board, target)) for target in range(2)]
 
 
 def results_on_rank(rank, cases):

@@ -49,7 +49,7 @@ def test_emos_without_a_corrector_equals_a_trained_one(archive, scores_of, tmp_p
     corrector.save(tmp_path / "emos.safetensors")
     given = scores_of("given", f"correctors={{emos: {tmp_path}/emos.safetensors}}")
     assert list(own["models"]) == list(given["models"]) == ["raw", "climatology", "emos"]
-    for key in ("crps", "rmse", "spread", "skill_vs_climatology", "crps_minus_raw"):
+    for key in ("crps", "rmse", "spread", "skill_vs_climatology", "skill_vs_raw"):
         assert own["models"]["emos"][key] == pytest.approx(given["models"]["emos"][key], rel=1e-4), key
     assert own["models"]["emos"]["members"]["crps"] > own["models"]["emos"]["crps"]
     assert "emos" in own["leak_audit"]["models"]

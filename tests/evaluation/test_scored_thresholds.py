@@ -11,7 +11,8 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from data_pipeline.thresholds import parse_thresholds
 from evaluation.regions import region_weights
-from evaluation.score_table import score_rows
+from evaluation.score_json import scores_of
+from evaluation.score_rows import ScoreRows
 from evaluation.scores import all_diagrams, all_scores, default_scores
 from evaluation.scores.extremes import index_of
 from evaluation.scoring import ScoringOptions, score_models
@@ -54,7 +55,7 @@ def boards(toy):
 @pytest.fixture(scope="module")
 def scores(boards):
     """The scores of both targets with and without climatology."""
-    return [[board.scores(target) for target in (0, 1)] for board in boards[1:]]
+    return [[scores_of(board, target) for target in (0, 1)] for board in boards[1:]]
 
 
 def test_each_target_has_its_thresholds(boards, scores):
@@ -64,7 +65,7 @@ def test_each_target_has_its_thresholds(boards, scores):
     for target, labels in enumerate((["> 7 degC", "< 20 %", ">= 285 K"], ["< 20 %"])):
         found = scores[0][target]
         assert found["definitions"]["brier"]["labels"] == labels
-        assert list(found["models"]["raw"]["scores"]["brier"]) == labels
+        assert list(found["models"]["raw"]["brier"]) == labels
         assert list(found["models"]["raw"]["diagrams"]["reliability"]) == labels
         for label in labels:
             limit, below = {"> 7 degC": (280.15, False), ">= 285 K": (285, False)}.get(label, (279 - 8.4162123, True))
@@ -73,29 +74,29 @@ def test_each_target_has_its_thresholds(boards, scores):
             square = (p - ((y < limit) if below else (y > limit)).double()).square().numpy()
             weights = np.where(y.isnan(), 0, area)
             expected = np.average(square, weights=weights)
-            assert found["models"]["raw"]["scores"]["brier"][label] == pytest.approx(expected, rel=1e-6)
-        rows = [row for row in score_rows(board, target) if row.score == "brier" and row.model == "net"]
+            assert found["models"]["raw"]["brier"][label] == pytest.approx(expected, rel=1e-6)
+        rows = [row for row in ScoreRows.of(board, target).rows if row.score == "brier" and row.model == "net"]
         assert list(dict.fromkeys(row.label for row in rows)) == labels
 
 
 def test_without_climatology_its_percentiles_are_left_out(scores):
     with_it, (first, second) = scores
-    assert list(first["models"]["raw"]["scores"]["brier"]) == ["> 7 degC", ">= 285 K"]
+    assert list(first["models"]["raw"]["brier"]) == ["> 7 degC", ">= 285 K"]
     assert set(first["scores_left_out"]) == {"efi", "efi_roc_area", "sot_roc_area", "energy_score"}
-    assert second["models"]["raw"]["scores"]["brier"] == {}
+    assert "brier" not in second["models"]["raw"]
     assert with_it[0]["scores_left_out"] == {}
 
 
 def test_the_energy_score_of_written_members_is_that_of_coupled_members(boards, scores):
     data, found = boards[0], scores[0][1]["models"]["net"]
-    assert found["scores"]["energy_score"] is None
+    assert found["energy_score"] is None
     batch = Sample(*(torch.stack(tensors) for tensors in zip(*data.samples, strict=True)))
     members = written_members(net(batch), batch, TASK, GRID).members
     single = energy_score(members / 10, batch.target / 10, dim=1)
     weights = np.broadcast_to(GRID.weights[:, None], GRID.shape) * single.isfinite().numpy()
     expected = np.average(single.nan_to_num(0), weights=weights)
-    assert found["members"]["scores"]["energy_score"] == pytest.approx(expected, rel=1e-5)
-    assert "crps_fair" not in found["members"]["scores"], "quantiles have no fair score"
+    assert found["members"]["energy_score"] == pytest.approx(expected, rel=1e-5)
+    assert "crps_fair" not in found["members"], "quantiles have no fair score"
 
 
 def test_fewer_members_have_the_same_events(boards, toy):
@@ -124,4 +125,4 @@ def test_the_index_of_rain_leaves_out_the_dry_climate(toy):
     forecast, truth = Ensemble(members), torch.stack([sample.target for sample in data])
     index = index_of(forecast, Normal(torch.zeros_like(truth), torch.full_like(truth, 400)), 1e-4).abs()
     expected = np.average(index, weights=np.broadcast_to(GRID.weights[:, None], index.shape))
-    assert board.scores(0)["models"]["raw"]["scores"]["efi"] == pytest.approx(expected, rel=1e-5)
+    assert scores_of(board, 0)["models"]["raw"]["efi"] == pytest.approx(expected, rel=1e-5)

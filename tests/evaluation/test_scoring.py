@@ -20,6 +20,7 @@ from data_pipeline.thresholds import parse_thresholds
 from evaluation import partial_scores
 from evaluation.partial_scores import PartialScores
 from evaluation.regions import region_weights
+from evaluation.score_json import scores_of
 from evaluation.scores import all_diagrams, all_scores
 from evaluation.scoring import ScoringOptions, score_models
 from evaluation.scoring_workers import check_workers, scoring_workers
@@ -91,19 +92,21 @@ def test_forecasts_without_a_value_are_left_out_of_the_comparisons_of_an_optiona
     found = score_models(models, data, REGIONS, options=ScoringOptions(4, optional=["climatology"]))
     kept = torch.utils.data.Subset(data, [k for k in range(9) if k not in (2, 5)])
     kept.task, kept.grid, kept.members = data.task, data.grid, data.members
-    expected = score_models(models, kept, REGIONS, options=ScoringOptions(4)).scores(0)
-    scores = found.scores(0)
+    expected = scores_of(score_models(models, kept, REGIONS, options=ScoringOptions(4)), 0)
+    scores = scores_of(found, 0)
     assert scores["left_out"]["forecasts_without_value"] == {"climatology": 2}
     assert scores["warnings"] == [
         "climatology has no value in 2 of 9 forecasts: its own scores and its comparisons are of the others"
     ]
     assert expected["warnings"] == []
-    for key in ("crps", "rmse", "skill_vs_raw", "crps_minus_raw"):
+    for key in ("crps", "rmse", "skill_vs_raw"):
         one, other = (each["models"]["climatology"][key] for each in (scores, expected))
         assert one == pytest.approx(other, rel=1e-6), key
+    one, other = (each["pairs"]["climatology"]["raw"]["crps_minus"] for each in (scores, expected))
+    assert one == pytest.approx(other, rel=1e-6)
     one, other = (each["models"]["raw"]["skill_vs_climatology"] for each in (scores, expected))
     assert one == pytest.approx(other, rel=1e-6)
-    alone = score_models({"raw": raw}, data, REGIONS).scores(0)
+    alone = scores_of(score_models({"raw": raw}, data, REGIONS), 0)
     assert scores["models"]["raw"]["crps"] == alone["models"]["raw"]["crps"]
     assert scores["models"]["raw"]["crps"] != expected["models"]["raw"]["crps"]
     np.testing.assert_allclose(

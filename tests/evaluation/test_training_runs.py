@@ -11,7 +11,7 @@ from memory_archive import GRID
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
-from evaluation.score_table import score_rows
+from evaluation.score_json import scores_of
 from evaluation.scoring import ScoringOptions, score_models
 from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
@@ -60,7 +60,7 @@ def test_wrong_runs_are_refused(given, sentence):
 
 def test_scores_of_runs_are_averages(board):
     """CRPS is the mean; the RMSE is the root of the mean of the squares."""
-    single, scores = board.scores(0)["models"], pool_runs(board, RUNS).scores(0)["models"]
+    single, scores = (scores_of(one, 0)["models"] for one in (board, pool_runs(board, RUNS)))
     assert list(scores) == ["raw", "other", "net"]
     runs = [single[run] for run in RUNS["net"]]
     assert scores["net"]["crps"] == pytest.approx(np.mean([run["crps"] for run in runs]))
@@ -77,30 +77,14 @@ def test_scores_of_runs_are_averages(board):
 
 def test_intervals_are_wider_where_runs_differ(board):
     """By the three runs' differences: their interval can be no narrower than without the seeds."""
-    pooled = pool_runs(board, RUNS).scores(0)["models"]["net"]
+    pooled = scores_of(pool_runs(board, RUNS), 0)["models"]["net"]
     twins = {"raw": board.tallies["raw"], "net#1": board.tallies["net#1"], "net#2": board.tallies["net#1"]}
     twins_board = replace(board, tallies=twins, by_member_count={}, written={})
-    alike = pool_runs(twins_board, {"net": ("net#1", "net#2")}).scores(0)["models"]["net"]
-    alone = board.scores(0)["models"]["net#1"]
-    for key in ("crps", "skill_vs_raw", "crps_minus_raw"):
+    alike = scores_of(pool_runs(twins_board, {"net": ("net#1", "net#2")}), 0)["models"]["net"]
+    alone = scores_of(board, 0)["models"]["net#1"]
+    for key in ("crps", "rmse", "skill_vs_raw"):
         assert np.diff(pooled["ci95"][key]) > 1.1 * np.diff(alone["ci95"][key])
         assert alike["ci95"][key] == pytest.approx(alone["ci95"][key], rel=1e-4)
-
-
-def test_the_table_of_scores_has_the_same_numbers(board):
-    """scores.csv computes all models at once."""
-    pooled = pool_runs(board, RUNS)
-    entry = pooled.scores(0)["models"]["net"]
-    rows = {
-        row.score: row
-        for row in score_rows(pooled, 0)
-        if (row.model, row.form, row.lead_time, row.region, row.season)
-        == ("net", "distribution", "all", "global", "all")
-    }
-    for score in ("crps", "rmse"):
-        assert rows[score].value == pytest.approx(entry["scores"][score])
-        assert (rows[score].low, rows[score].high) == pytest.approx(tuple(entry["ci95_scores"][score]))
-        assert (rows[score].skill_low, rows[score].skill_high) == pytest.approx(tuple(entry["ci95_skill"][score]))
 
 
 def test_runs_are_one_entry_of_an_evaluation(emos, scores_of, tmp_path, capsys):

@@ -69,7 +69,7 @@ def test_curves_over_time_show_scores_and_intervals(drawings, drawing, title, ki
             ends = [100 * np.array(one["ci95"]["skill_vs_raw_fair"]) for one in entries]
         else:
             score = {"spread": "spread_skill", "parts_crps": "crps"}[drawing]
-            values, ends = ([one[kind][score] for one in entries] for kind in ("scores", "ci95_scores"))
+            values, ends = [one[score] for one in entries], [one["ci95"][score] for one in entries]
         places = marked(ax)[name]
         np.testing.assert_allclose(places[:, 1], values)
         if drawing == "skill":

@@ -51,8 +51,6 @@ def state(scores, name, **values):
     for key, value in values.items():
         model[key] = value
         model["ci95"][key] = None if value is None else [value - 0.01, value + 0.01]
-        if key in model["scores"]:
-            model["scores"][key], model["ci95_scores"][key] = value, model["ci95"][key]
 
 
 def entries(scores):
@@ -321,5 +319,5 @@ def test_the_provenance_has_every_fingerprint():
     assert f"numpy {np.__version__}" in terms.pop("Software")
     assert terms.items() >= {
         "Options": "<code>01ab</code>", "Data": "<code>23cd</code>", "Corrector emos": "<code>45ef</code>",
-        "Corrector net &lt;1&gt;": "<code>67</code>", "Deepweather": "1.0, scores.json format 4", "Written": "today",
+        "Corrector net &lt;1&gt;": "<code>67</code>", "Deepweather": "1.0, scores.json format 5", "Written": "today",
     }.items()  # fmt: skip

@@ -6,8 +6,9 @@ import pytest
 from report_parts import COMPARED, MODELS, SCORES, SLICES, make_scores
 
 from evaluation.report.score_tables import sample_tables, series_by_part
-from evaluation.report.series import Series, default_series, entry_of, list_series, meaning_of
+from evaluation.report.series import Series, default_series, list_series, meaning_of
 from evaluation.report.verdict import comparison_count, comparisons_note, pairs_table, power_note, verdict
+from evaluation.score_json import entry_of
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +33,9 @@ def test_numbers_are_in_the_units_that_people_read(scores):
     for one in list_series(rain):
         entry = rain["models"]["emos"]["by"]["region"]["tropics"]
         value, interval = one.of(entry)
-        found, ends = entry, entry["ci95"].get(one.key)
-        if one.place[0] in ("scores", "skill"):
-            found, ends = entry, entry[f"ci95_{one.place[0]}"]
-            for name in one.place[1:]:
-                ends = ends[name]
-        for name in one.place:
-            found = found[name]
+        found, ends = (entry["skill"], entry["ci95_skill"]) if one.place[0] == "skill" else (entry, entry["ci95"])
+        for name in one.place[one.place[0] in ("scores", "skill") :]:
+            found, ends = found[name], ends[name]
         amount = one.place[0] == "scores" and one.place[1] in ("crps", "crps_fair", "rmse", "bias", "spread")
         factor = 1000 if amount else 1 if one.place[0] == "scores" else 100
         assert one.units == ("mm" if amount else "" if one.place[0] == "scores" else "%")
@@ -136,7 +133,8 @@ def scores_with(against, parts, best=BEST):
     model["ci95"]["skill_vs_raw_fair"] = parts.get("all", AROUND)
     for kind, labels in SLICES.items():
         for label in labels:
-            model["by"][kind][label]["ci95"]["skill_vs_raw_fair"] = parts.get(label, parts.get(kind, AROUND))
+            if label != "global":
+                model["by"][kind][label]["ci95"]["skill_vs_raw_fair"] = parts.get(label, parts.get(kind, AROUND))
     return scores
 
 
