@@ -104,7 +104,7 @@ def main(cfg: DictConfig) -> None:
 
 def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     """Check the options, open correctors and data, score, write the results, print the table."""
-    plan = make_plan(cfg, mesh)
+    plan = plan_evaluation(cfg, mesh)
     watch_gpu(meter, plan.device)
     correctors = load_correctors(plan)
     inputs = mesh.run_on_first(lambda: fingerprint_inputs(plan))
@@ -118,7 +118,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     entrants = gather_models(plan, correctors, data, mesh)
     leaks = audit_leaks(plan, entrants, data, mesh)
     partial_scores = PartialScores(Path(cfg.run_dir), json.dumps([inputs, *entrants.models], sort_keys=True), mesh)
-    board = score(plan, entrants, data, partial_scores, mesh)
+    board = score_entrants(plan, entrants, data, partial_scores, mesh)
     about = {
         "format": SCORES_FORMAT, "split": cfg.split, "members": data.forecasts.members,
         "dates": plan.dates.to_json(), "levels": cfg.quantile_levels, "ledger": data.forecasts.ledger.to_json(),
@@ -168,7 +168,7 @@ class Plan:
         return choose_source(self.archive, self.cfg.data.store, dates)
 
 
-def make_plan(cfg: DictConfig, mesh: Mesh) -> Plan:
+def plan_evaluation(cfg: DictConfig, mesh: Mesh) -> Plan:
     """Return what the options ask for. Raises `InputError` for wrong options, and for options that exclude others."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     cluster: Cluster = build(cfg.cluster)
@@ -312,7 +312,9 @@ def audit_leaks(plan: Plan, entrants: Entrants, data: ScoredData, mesh: Mesh) ->
     return leaks
 
 
-def score(plan: Plan, entrants: Entrants, data: ScoredData, partial_scores: PartialScores, mesh: Mesh) -> Scoreboard:
+def score_entrants(
+    plan: Plan, entrants: Entrants, data: ScoredData, partial_scores: PartialScores, mesh: Mesh
+) -> Scoreboard:
     """Score all models; the runs of a model are joined."""
     cfg, choice, files = plan.cfg, plan.choice, plan.files
     starts, leads = data.forecasts.times()

@@ -76,7 +76,9 @@ class ScoreRows:
     comparisons: Sequence[ScoreRow]
 
     @classmethod
-    def of(cls, board: Scoreboard, target: int, units: str = "", parts: Sequence[Part] | None = None) -> ScoreRows:
+    def of(
+        cls, board: Scoreboard, target: int, units: str = "", parts: Sequence[ScoredPart] | None = None
+    ) -> ScoreRows:
         """Finish the scores of all `parts`, or of every part; `units` are used if the target does not tell its own."""
         rows: list[ScoreRow] = []
         comparisons: list[ScoreRow] = []
@@ -93,7 +95,7 @@ class ScoreRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ScoredPart:
     """Forecasts and the region that scores are averaged over; `chosen` is true for these forecasts."""
 
     chosen: np.ndarray
@@ -103,12 +105,12 @@ class Part:
     hour: str = OVERALL
 
 
-def whole(board: Scoreboard) -> Part:
+def whole(board: Scoreboard) -> ScoredPart:
     """Return the part of all forecasts and cells."""
-    return Part(np.ones(len(board.init_times), bool))
+    return ScoredPart(np.ones(len(board.init_times), bool))
 
 
-def list_parts(board: Scoreboard) -> list[Part]:
+def list_parts(board: Scoreboard) -> list[ScoredPart]:
     """Return every lead time in every season in every region, with all of them together, and every hour."""
     valid = (board.init_times + 3600 * board.lead_times).astype("datetime64[s]")
     month = valid.astype("datetime64[M]").astype(int) % 12 + 1
@@ -117,12 +119,12 @@ def list_parts(board: Scoreboard) -> list[Part]:
     leads = every | {str(lead): board.lead_times == lead for lead in board.task.lead_times}
     seasons = every | {name: np.isin(month, months) for name, months in SEASONS.items()}
     parts = [
-        Part(of_lead & of_season, lead, region, season)
+        ScoredPart(of_lead & of_season, lead, region, season)
         for lead, of_lead in leads.items()
         for season, of_season in seasons.items()
         for region in board.regions
     ]
-    parts += [Part(hour == one, hour=f"{one:02d}") for one in np.unique(hour).tolist()]
+    parts += [ScoredPart(hour == one, hour=f"{one:02d}") for one in np.unique(hour).tolist()]
     return [part for part in parts if part.chosen.any()]
 
 
@@ -132,7 +134,7 @@ class Finisher:
 
     board: Scoreboard
     target: int
-    part: Part
+    part: ScoredPart
     units: str = ""
     members: str = OVERALL
 

@@ -45,6 +45,12 @@ def turned(threshold, factor, shift):
     return Threshold(side, factor * threshold.value + shift)
 
 
+def test_no_score_has_the_name_of_another_key_of_a_model_in_scores_json():
+    """docs/scores.md: a score stands under its own name."""
+    taken = {"ci95", "skill", "ci95_skill", "crps_fair_valid", "diagrams", "members", "runs", "by", "gate", "fewer"}
+    assert not taken & set(all_scores())
+
+
 @pytest.mark.parametrize("kind", ["members", "normal", "both"])
 @pytest.mark.parametrize(("factor", "shift"), [(1.0, 5.0), (2.5, 0.0), (-1.0, 0.0)])
 def test_scores_follow_a_change_of_units(kind, factor, shift):
