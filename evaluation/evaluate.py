@@ -505,9 +505,10 @@ class Evaluation:
             name: training_members(corrector, path, plan.member_counts)
             for name, path, corrector in (each_file(plan, entrants.correctors) if plan.member_counts else ())
         }
-        compared = {name: folds.first for name, folds in entrants.compared.items() if name not in self.board.lost}
+        board, runs = self.board, plan.runs
+        compared = {name: folds.first for name, folds in entrants.compared.items() if name not in board.lost}
         return member_count_claims(
-            with_first_runs(compared, plan.runs), with_first_runs(trained, plan.runs), plan.member_counts
+            with_first_runs(compared, runs), with_first_runs(trained, runs), plan.member_counts, board.tallies
         )
 
     def _map_data(

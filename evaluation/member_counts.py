@@ -8,7 +8,7 @@ value at the number of members in training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +49,11 @@ def check_member_counts(option: object) -> tuple[int, ...]:
 
 
 def member_count_claims(
-    correctors: Mapping[str, Corrector], trained: Mapping[str, int], counts: Sequence[int]
+    correctors: Mapping[str, Corrector], trained: Mapping[str, int], counts: Sequence[int], others: Collection[str] = ()
 ) -> dict[str, MemberCountClaim]:
     """Return the claim of each corrector; `trained` holds the number of members that each trained one was trained with.
 
-    A corrector without training is compared with the smallest of these numbers.
+    A corrector without training is compared with the smallest of these numbers. The `others` read no members.
     """
     if not counts:
         return {}
@@ -61,7 +61,7 @@ def member_count_claims(
     return {
         name: MemberCountClaim(trained.get(name, common), claims(corrector.model).any_size)
         for name, corrector in correctors.items()
-    }
+    } | {name: MemberCountClaim(common, True) for name in others if name not in correctors}
 
 
 def member_count_gate(by_member_count: Mapping[str, Any], claim: MemberCountClaim) -> dict[str, Any]:

@@ -43,7 +43,7 @@ DRAWN_BY_PART = ("scores:crps", "scores:bias")
 def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawing]:
     """Return every figure of the report by its file name; a figure without data is absent."""
     best, (units, factor) = scores["best"]["model"], display_of(scores)
-    corrected = [name for name in scores["models"] if name not in ("raw", "climatology")] or ["climatology"]
+    corrected = [name for name in scores["models"] if name not in ("raw", "climatology") or name == best]
     everyone = list(scores["models"])
     calibrated = [name for name in everyone if name != "climatology"]
     drawings: list[Drawing | None] = []

@@ -141,7 +141,8 @@ def test_persistence_is_a_normal_distribution_around_the_analysis_at_the_start(a
 
 def test_starts_without_an_analysis_are_left_out_of_persistence_and_counted(archive, scores_of, emos):
     options = f"correctors={{emos: {emos}}}", "references=[raw,persistence]"
-    complete = scores_of("complete", *options)
+    complete = scores_of("complete", *options, "member_counts=[3,5]")
+    assert complete["models"]["persistence"]["gate"] == {"claimed": True, "base": 5, "holds": True, "faults": []}
     archive.without = [45, 52]
     scores = scores_of("gaps", *options, "batch_size=4")
     assert scores["left_out"]["forecasts_without_value"] == {"persistence": 2}

@@ -128,6 +128,12 @@ def test_sections_without_oracle_land_or_correctors_are_left_out(scores, fields)
         assert absent not in text
 
 
+def test_climatology_has_maps_if_it_is_shown_beside_other_models(scores, fields):
+    scores["best"]["model"] = "climatology"
+    (drawing,) = (one for one in draw_figures(scores, fields).values() if one.name == "improvement")
+    assert len(drawing.panels) == len(scores["models"]) - 1
+
+
 def with_sizes(scores):
     """Every model with 5, 10 and 20 members; the shown model makes a false claim."""
     for name, model in scores["models"].items():
