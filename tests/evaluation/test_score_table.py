@@ -142,6 +142,12 @@ def test_fair_scores_of_dependent_members_and_quantiles_are_not_compared(table):
     assert not ((table.form == "members") & (table.score == "crps_fair")).any()
 
 
+def test_a_part_without_a_scored_cell_has_no_row(board, tmp_path):
+    first = next(iter(ScoreRows.of(board[1], 0).rows))
+    write_score_table(tmp_path / "scores.csv", [first, first._replace(n_forecasts=0), first._replace(hour="06")])
+    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 2
+
+
 def test_a_target_without_known_units_gets_those_of_its_files(board, tmp_path):
     strange = replace(board[1], task=Task("x", ["xyz"], ["xyz"], [24, 48]))
     write_score_table(tmp_path / "scores.csv", ScoreRows.of(strange, 0, "furlong").rows)

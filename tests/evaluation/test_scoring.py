@@ -79,13 +79,16 @@ def test_the_oracle_is_found_by_date(toy):
 
 def test_forecasts_without_a_value_are_left_out_of_the_comparisons_of_an_optional_model(toy):
     """The scores against the reference are those of the other forecasts alone; the model's own scores do not change."""
-    task = Task("toy", ["2t"], ["2t"], [48])
+    task = Task("toy", ["2t"], ["2t"], [24, 48])
     data, raw = toy(task, GRID, 9), Raw(task, GRID)
-    lost = {int(data[k].init_time) for k in (2, 5)}
+    # Both lead times of a start: the other one of the lost forecasts is kept.
+    data.samples = [one._replace(init_time=data[k - k % 2].init_time) for k, one in enumerate(data.samples)]
+    lost = [(data[k].init_time, data[k].lead_time) for k in (2, 5)]
 
     def reference(batch):
         mean = batch.ensemble.mean(1) + 1
-        mean[[int(start) in lost for start in batch.init_time], :, 0, 0] = torch.nan
+        for start, lead in lost:
+            mean[(batch.init_time == start) & (batch.lead_time == lead), :, 0, 0] = torch.nan
         return Normal(mean, torch.ones_like(mean))
 
     models = {"raw": raw, "climatology": reference}
