@@ -43,8 +43,9 @@ class ExpectedScores:
         # Samples are read in single precision.
         self.members = archive.raw[of_2016, 1].astype(np.float32).astype(float).transpose(1, 0, 2, 3)
         self.truth = archive.truth[of_2016, 1].astype(np.float32).astype(float)
-        nature = archive.oracle.ensemble_fields([Variable("2t")], (48,)).values[:, 0].astype(np.float32).astype(float)
-        self.oracle = nature.transpose(1, 0, 2, 3)
+        nature = archive.oracle.ensemble_fields([Variable("2t")], (48,))
+        values = nature.reader.values[nature.cells[:, 0, :, 0]]
+        self.oracle = values.astype(np.float32).astype(float).transpose(1, 0, 2, 3)
         mean, variance = self.members.mean(0), self.members.var(0, ddof=1)
         self.law = {name: (mean + shift, np.sqrt(a * a + b * b * variance)) for name, (shift, a, b) in LAWS.items()}
         self.crps = {"raw": plain_crps(self.members, self.truth)}
