@@ -21,8 +21,8 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from benchmarks.common import command_line, report
-from evaluation.aggregation import WeightedMean
 from evaluation.scores.ratios import skill
+from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.field_significance import date_blocks, significant_cells
 from evaluation.significance.intervals import estimates
 from evaluation.significance.run_means import RunMean

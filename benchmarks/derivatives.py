@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.common import HALF_DEGREE, command_line, machine, report
 from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS, Band, SphereDerivatives
-from data_pipeline.legendre import legendre
+from data_pipeline.grids.legendre import legendre
 
 FIELD_DEGREE, TRANSFORM_DEGREE = 120, 180
 ROUNDS = 5

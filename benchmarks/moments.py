@@ -26,7 +26,7 @@ from data_pipeline.archive import Archive
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.protocols import ALL
-from data_pipeline.pseudo_members import pseudo_members, read_moments
+from data_pipeline.samples.pseudo_members import pseudo_members, read_moments
 
 FIELD_BYTES = 4 * HALF_DEGREE.shape[0] * HALF_DEGREE.shape[1]
 FIELDS_PER_THREAD = 2

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.common import HALF_DEGREE, best_times, command_line, report
 from data_pipeline.grid import Grid
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.regridding.weights import METHODS, weights_between
 
 QUARTER_DEGREE = Grid.regular(721, 1440)

@@ -36,7 +36,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation.kernels.ensemble_scores import ensemble_crps
 from evaluation.regions import region_weights
-from evaluation.scoring import ScoringOptions, score_models
+from evaluation.scoring.scoring import ScoringOptions, score_models
 from models.distribution import Normal
 from models.statistical.raw import Raw
 

@@ -24,9 +24,9 @@ from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.formats.variables import checked_names
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Fields, MissingPolicy
-from data_pipeline.reduced_grid import ReducedGrid
 from data_pipeline.regridding.target import TargetGrid, check_grid_option, regular_grid
 from data_pipeline.regridding.weights import METHODS, Method
 from data_pipeline.task import Task, Variable
@@ -41,7 +41,7 @@ class Archive:
     `static_fields` may contain a land-sea mask (`lsm`) and orography (`z`). `oracle_ensemble`, in twin experiments,
     is the best ensemble that the forecast's information allows. `missing` decides about a forecast that lacks a field
     of a member, or the analysis of one of several targets: it raises an `error`, has missing values (`mask`) or is left
-    out (`drop`); see `data_pipeline.selection`. `variable_names` maps the files' names of variables to GRIB names, for
+    out (`drop`); see `samples.selection`. `variable_names` maps the files' names of variables to GRIB names, for
     example {"T850": "t@850"}; in GRIB files a name is a shortName or a paramId. `intervals` states the intervals of
     amounts, means and extremes if the files do not, {"tp": "1h"}, or by part, {"analysis": {"tp": "1h"}, "ensemble":
     {"tp": "since_start"}}; see `StatedIntervals`.

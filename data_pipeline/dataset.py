@@ -13,16 +13,16 @@ from torch.utils.data import DataLoader, Dataset
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
-from data_pipeline.inputs import open_task
 from data_pipeline.ledger import Ledger, Omission
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.protocols import ALL, DataSource
-from data_pipeline.pseudo_members import MOMENTS_VERSION
 from data_pipeline.sample import Sample
-from data_pipeline.sample_reader import Buffers, read_sample
-from data_pipeline.selection import select_forecasts
+from data_pipeline.samples.inputs import open_task
+from data_pipeline.samples.pseudo_members import MOMENTS_VERSION
+from data_pipeline.samples.sample_reader import Buffers, read_sample
+from data_pipeline.samples.selection import select_forecasts
 from data_pipeline.task import Task
 
 
@@ -31,8 +31,8 @@ class ForecastDataset(Dataset[Sample]):
 
     `members` is the number of members, or their positions. `rows` and `columns` (step 1) select a tile of ensemble,
     mask, static fields and target; `grid` is always the full grid. `moments` replaces the ensemble by the two
-    pseudo-members of `data_pipeline.pseudo_members`. Only the selection is read, but always full rows. `ledger` counts
-    the forecasts that are left out, and says why, by the rules of `data_pipeline.selection`.
+    pseudo-members of `samples.pseudo_members`. Only the selection is read, but always full rows. `ledger` counts
+    the forecasts that are left out, and says why, by the rules of `data_pipeline.samples.selection`.
 
     The class is thread-safe. Every access reads the sample again, and reuses the memory of unreferenced samples.
     """

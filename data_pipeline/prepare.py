@@ -23,7 +23,7 @@ from data_pipeline.common.files import lock_folder
 from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
-from data_pipeline.inventory import Inventory, task_report
+from data_pipeline.sources.inventory import Inventory, task_report
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
 from data_pipeline.statistics.statistic import Piece, Statistic

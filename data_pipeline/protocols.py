@@ -17,8 +17,8 @@ from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
-from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import Meaning
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formulas.formula import Formula
-from data_pipeline.variable import Channel as Channel
-from data_pipeline.variable import Variable as Variable
-from data_pipeline.variable import own_process as own_process
+from data_pipeline.variables.variable import Channel as Channel
+from data_pipeline.variables.variable import Variable as Variable
+from data_pipeline.variables.variable import own_process as own_process
 
 POSITION = ("sin_latitude", "cos_latitude_cos_longitude", "cos_latitude_sin_longitude")
 """Static fields that are computed from the grid: the position on the unit sphere."""

@@ -15,7 +15,7 @@ from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import watched
 from evaluation.report.comparison_page import comparison_page, plain_comparison
 from evaluation.run_comparison import RunComparison, RunScores, run_names, write_comparison
-from evaluation.score_json import SCORES_FORMAT
+from evaluation.tables.score_json import SCORES_FORMAT
 
 
 @verb("compare")

@@ -32,15 +32,16 @@ from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
-from data_pipeline.forecast_file import ForecastFile, OpenedForecast, open_files
-from data_pipeline.grid_coordinates import static_on
-from data_pipeline.meaning import list_unknown
-from data_pipeline.plausibility import data_warnings
+from data_pipeline.grids.grid_coordinates import static_on
 from data_pipeline.protocols import DataSource
+from data_pipeline.sources.forecast_file import ForecastFile, OpenedForecast, open_files
+from data_pipeline.sources.plausibility import data_warnings
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
-from evaluation.corrector_checks import (
+from data_pipeline.variables.meaning import list_unknown
+from evaluation.forecast_writer import check_writing, write_forecasts
+from evaluation.forecasters.corrector_checks import (
     EMOS_NAME,
     check_comparison,
     check_corrector,
@@ -50,13 +51,10 @@ from evaluation.corrector_checks import (
     check_name,
     training_members,
 )
-from evaluation.file_forecasts import FileForecaster, notes_on, parse_forecasts
-from evaluation.fold_correctors import FoldCorrectors, batch_groups
-from evaluation.forecast_writer import check_writing, write_forecasts
-from evaluation.leak_audit import audit
-from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
-from evaluation.partial_scores import PartialScores
-from evaluation.references import (
+from evaluation.forecasters.file_forecasts import FileForecaster, notes_on, parse_forecasts
+from evaluation.forecasters.fold_correctors import FoldCorrectors, batch_groups
+from evaluation.forecasters.leak_audit import audit
+from evaluation.forecasters.references import (
     ReferenceFit,
     check_references,
     fit_persistence,
@@ -67,24 +65,26 @@ from evaluation.references import (
     unfitted_warnings,
     valid_times,
 )
+from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
 from evaluation.regions import Region, check_regions, mask_hashes, region_weights
 from evaluation.report.coastlines import shows_earth
 from evaluation.report.page import write_report
 from evaluation.report.provenance import run_facts
 from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData
 from evaluation.report.tables import plain_table
-from evaluation.score_json import SCORES_FORMAT, scores_of
-from evaluation.score_options import ScoreChoice
-from evaluation.score_rows import ScoreRows
-from evaluation.score_table import write_score_table
-from evaluation.scoreboard import Scoreboard
-from evaluation.scoring import Forecaster, ScoringOptions, score_models
-from evaluation.scoring_workers import check_workers, scoring_workers
+from evaluation.scoring.partial_scores import PartialScores
+from evaluation.scoring.score_options import ScoreChoice
+from evaluation.scoring.scoreboard import Scoreboard
+from evaluation.scoring.scoring import Forecaster, ScoringOptions, score_models
+from evaluation.scoring.scoring_workers import check_workers, scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.significance.field_significance import longest_lead_blocks, significant_cells
-from evaluation.start_table import write_start_table
-from evaluation.station_table import write_station_table
+from evaluation.tables.score_json import SCORES_FORMAT, scores_of
+from evaluation.tables.score_rows import ScoreRows
+from evaluation.tables.score_table import write_score_table
+from evaluation.tables.start_table import write_start_table
+from evaluation.tables.station_table import write_station_table
 from evaluation.training_runs import Runs, check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
 from models.device import choose_device, watch_gpu

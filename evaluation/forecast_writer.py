@@ -15,10 +15,10 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
 from data_pipeline.common.progress import watched
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.meaning import LEVEL_ATTRIBUTE, Meaning
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
-from evaluation.scoring import Forecaster
+from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE, Meaning
+from evaluation.scoring.scoring import Forecaster
 from models.device import copy_batch
 from models.members.coupling import written_members
 from models.parallel.mesh import Mesh

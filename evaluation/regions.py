@@ -18,7 +18,7 @@ import xarray as xr
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import sha256_of
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 
 TROPICS = 20.0
 """Latitude in degrees where the tropics end, as in the WMO's forecast verification."""

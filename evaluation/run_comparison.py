@@ -15,10 +15,10 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
-from evaluation.score_json import entry_of, skill_in
-from evaluation.scoreboard import judging_score
+from evaluation.scoring.scoreboard import judging_score
 from evaluation.significance.intervals import interval
-from evaluation.start_table import StartScores
+from evaluation.tables.score_json import entry_of, skill_in
+from evaluation.tables.start_table import StartScores
 
 _SAME = 1e-9
 """Largest relative difference of the raw ensemble's CRPS in two runs of the same forecasts."""

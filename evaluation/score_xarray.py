@@ -12,19 +12,19 @@ import numpy as np
 import torch
 import xarray as xr
 
-from data_pipeline.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
-from data_pipeline.array_fields import levels_of_arrays
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
+from data_pipeline.sources.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
+from data_pipeline.sources.array_fields import levels_of_arrays
 from data_pipeline.task import Task, Variable
-from data_pipeline.thresholds import parse_thresholds
-from data_pipeline.units import find_conversion
+from data_pipeline.variables.thresholds import parse_thresholds
+from data_pipeline.variables.units import find_conversion
 from evaluation.regions import region_weights
-from evaluation.score_options import choose_scores
-from evaluation.score_rows import OVERALL, ScoreRows, list_parts
-from evaluation.scoreboard import Scoreboard
-from evaluation.scoring import Forecaster, ScoringOptions, score_models
+from evaluation.scoring.score_options import choose_scores
+from evaluation.scoring.scoreboard import Scoreboard
+from evaluation.scoring.scoring import Forecaster, ScoringOptions, score_models
+from evaluation.tables.score_rows import OVERALL, ScoreRows, list_parts
 from models.distribution import Distribution, Ensemble, Normal, Quantiles
 
 _SPACE = ("latitude", "longitude")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from data_pipeline.sample import Sample
 from evaluation.expert_choice import first_choices
 from evaluation.report.shown_data import PLUME_LEVELS, ExampleForecast, ExpertMap, Plume
-from evaluation.scoreboard import Scoreboard
-from evaluation.scoring import Forecaster, Forecasts
+from evaluation.scoring.scoreboard import Scoreboard
+from evaluation.scoring.scoring import Forecaster, Forecasts
 from models.device import copy_batch
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from data_pipeline.common.errors import InputError
-from evaluation.scoreboard import judging_score
+from evaluation.scoring.scoreboard import judging_score
 from models.corrector import Corrector
 from models.protocol import claims
 from models.provenance.training_dates import SEEN, seen_dates

@@ -13,9 +13,9 @@ from operator import add
 from typing import Any, TypeVar
 
 from data_pipeline.common.errors import InputError
-from evaluation.aggregation import Tally, WeightedMean
-from evaluation.corrector_checks import EMOS_NAME
-from evaluation.scoreboard import Scoreboard
+from evaluation.forecasters.corrector_checks import EMOS_NAME
+from evaluation.scoring.aggregation import Tally, WeightedMean
+from evaluation.scoring.scoreboard import Scoreboard
 from evaluation.significance.run_means import RunMean
 from models.corrector import Corrector
 

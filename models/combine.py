@@ -18,9 +18,9 @@ from data_pipeline.common.messages import warn
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
-from data_pipeline.meaning import differences
 from data_pipeline.sample import Sample
 from data_pipeline.store import choose_source
+from data_pipeline.variables.meaning import differences
 from models.committee import Committee
 from models.committee_weights import fit_target_weights, validation_cases
 from models.corrector import Corrector, reads_moments

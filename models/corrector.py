@@ -26,13 +26,13 @@ from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import Progress
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import Meaning
-from data_pipeline.points import Points, grid_of_json
+from data_pipeline.grids.points import Points, grid_of_json
 from data_pipeline.protocols import ALL, MeasuredDataset
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.sample import Sample, forecast_times, latitude_band, select_channels
 from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
+from data_pipeline.variables.meaning import Meaning
 from models import protocol
 from models.construct import model_class
 from models.corrector_file import plain_json, read_header

@@ -34,7 +34,7 @@ from data_pipeline.common import interruption
 from data_pipeline.common.interruption import SIGNALS
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.sample_reader import static_fields
+from data_pipeline.samples.sample_reader import static_fields
 from data_pipeline.task import Task
 
 ROOT = Path(__file__).parents[1]

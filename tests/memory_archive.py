@@ -12,9 +12,9 @@ import xarray as xr
 from conf import build
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import Meaning
 from data_pipeline.protocols import Fields
 from data_pipeline.task import Task
+from data_pipeline.variables.meaning import Meaning
 from evaluation import evaluate
 from models.corrector import Corrector
 

@@ -4,7 +4,7 @@ import eccodes
 import numpy as np
 
 from data_pipeline.grid import Grid
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 
 
 def gaussian(half: int) -> tuple[float, ...]:

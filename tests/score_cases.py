@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from data_pipeline.task import Task
-from data_pipeline.thresholds import Threshold
+from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores import all_diagrams, all_scores
 from evaluation.scores.case import Case
 from evaluation.scores.score import Binned, Settings

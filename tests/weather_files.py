@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 
 from data_pipeline.archive import Archive
-from data_pipeline.array_source import ArraySource
 from data_pipeline.grid import Grid
+from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.store import Store
 from data_pipeline.task import Task
 from data_pipeline.writing import Encoder

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 import xarray as xr
 
-from data_pipeline.array_source import ArraySource
 from data_pipeline.common.checks import construct
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError, InterruptedRunError
@@ -27,6 +26,7 @@ from data_pipeline.common.messages import Level, subscribed
 from data_pipeline.common.named_options import described
 from data_pipeline.prefetch.budget import machine_budget
 from data_pipeline.protocols import MissingPolicy
+from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.split import Split
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task

@@ -17,14 +17,14 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say, warn
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import list_unknown
-from data_pipeline.plausibility import data_warnings
 from data_pipeline.prefetch.budget import Budget, describe_budget
 from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample, select_channels
-from data_pipeline.sample_reader import static_fields
+from data_pipeline.samples.sample_reader import static_fields
+from data_pipeline.sources.plausibility import data_warnings
 from data_pipeline.split import Split
 from data_pipeline.task import Task
+from data_pipeline.variables.meaning import list_unknown
 from models.corrector import Corrector, build_model, reads_moments
 from models.distribution import Distribution, Ensemble, Normal
 from models.layers.channel_axis import check_channel_axis

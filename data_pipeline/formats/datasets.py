@@ -15,11 +15,11 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.formats.cube import Cube
 from data_pipeline.grid import Grid
-from data_pipeline.grid_coordinates import grid_coordinates
-from data_pipeline.meaning import LEVEL_ATTRIBUTE
-from data_pipeline.points import Points
+from data_pipeline.grids.grid_coordinates import grid_coordinates
+from data_pipeline.grids.points import Points
 from data_pipeline.protocols import FieldReader, Index
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE
 
 Chunks = Literal["auto"] | None
 """`auto`: dask arrays with one chunk per start and lead time. None: values are read when they are indexed."""

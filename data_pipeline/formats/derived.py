@@ -19,9 +19,9 @@ from data_pipeline.formats.catalog import DOUBLE, Catalog
 from data_pipeline.formats.equivalents import Operation, needed
 from data_pipeline.formats.recipes import Cookbook, Recipe
 from data_pipeline.grid import Grid
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.protocols import FieldReader, Window
 from data_pipeline.task import Variable
+from data_pipeline.variables.parameters import PARAMETERS
 
 DERIVED_ROW = np.dtype(
     [

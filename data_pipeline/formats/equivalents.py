@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
-from data_pipeline.units import STANDARD_GRAVITY
+from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.units import STANDARD_GRAVITY
 
 Operation = Literal["sum", "maximum", "minimum", "norm"]
 """How the fields of a recipe are combined; the norm is the square root of the sum of squares."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.cube import Cube
-from data_pipeline.meaning import UNKNOWN, Meaning
 from data_pipeline.protocols import Fields, MissingFields
 from data_pipeline.task import Variable
-from data_pipeline.units import normalize_units
+from data_pipeline.variables.meaning import UNKNOWN, Meaning
+from data_pipeline.variables.units import normalize_units
 
 
 def fields_of(cube: Cube) -> Fields:

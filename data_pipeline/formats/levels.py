@@ -14,10 +14,10 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Catalog
-from data_pipeline.meaning import LEVEL_ATTRIBUTE
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
-from data_pipeline.units import find_conversion
+from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE
+from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.units import find_conversion
 
 _NAMED_LEVEL = re.compile(r"(?:^|_)(?:i|mn|mx)?\d|l\d$")
 """Numbers in shortNames that stand for a height or a layer: `2t`, `avg_2t`, `mx2t6`, `i10fg`, `stl1`; not `no2`."""

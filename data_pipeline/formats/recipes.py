@@ -14,8 +14,8 @@ from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.equivalents import OPERATION_OF, Operation, Source, same_extreme, sources, stated_hours
 from data_pipeline.formats.repeated_fields import refuse_contradictions, refuse_several_members
 from data_pipeline.formats.tiling import Terms, Tiling, TimeInterval
-from data_pipeline.meaning import INSTANT, UNKNOWN
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import INSTANT, UNKNOWN
 
 
 @dataclass(frozen=True)

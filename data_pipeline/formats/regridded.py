@@ -12,9 +12,9 @@ from data_pipeline.common.messages import say_once
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.selected_points import SelectedPointsReader
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.protocols import ALL, FieldReader, IdentifiedReader, Index, Window
-from data_pipeline.reduced_grid import ReducedGrid
 from data_pipeline.regridding.grid_coverage import shared_points
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import Method, weights_between

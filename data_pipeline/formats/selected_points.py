@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from data_pipeline.protocols import ALL, FieldReader, Window
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.equivalents import stated_hours
-from data_pipeline.meaning import UNKNOWN
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import UNKNOWN
+from data_pipeline.variables.parameters import PARAMETERS
 
 Part = Literal["ensemble", "analysis"]
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import sha256_of_bytes
 from data_pipeline.formulas.sphere_derivatives import REACH
-from data_pipeline.parameters import VECTOR_COMPONENTS
-from data_pipeline.units import normalize_units
-from data_pipeline.variable import Channel, Variable
+from data_pipeline.variables.parameters import VECTOR_COMPONENTS
+from data_pipeline.variables.units import normalize_units
+from data_pipeline.variables.variable import Channel, Variable
 
 WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed", "geopotential_tendency")
 """Operations on both components of the wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""

@@ -11,10 +11,10 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formulas.formula_values import Computed, FormulaValues, ReadRows
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import INSTANT, Meaning
 from data_pipeline.protocols import ALL, FieldReader, Fields, Window
 from data_pipeline.task import Channel, Task
-from data_pipeline.units import normalize_units
+from data_pipeline.variables.meaning import INSTANT, Meaning
+from data_pipeline.variables.units import normalize_units
 
 
 def without_formulas(task: Task) -> Task:

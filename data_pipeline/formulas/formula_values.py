@@ -13,8 +13,8 @@ from data_pipeline.formulas.inverse_laplacian import InverseLaplacian
 from data_pipeline.formulas.sphere_derivatives import EARTH_ROTATION, Band, SphereDerivatives
 from data_pipeline.formulas.trajectories import Trajectories
 from data_pipeline.grid import Grid
-from data_pipeline.units import STANDARD_GRAVITY
-from data_pipeline.variable import Channel
+from data_pipeline.variables.units import STANDARD_GRAVITY
+from data_pipeline.variables.variable import Channel
 
 ReadRows = Callable[[Channel, slice], np.ndarray]
 """Function that returns rows (h, W) of a field, in double precision."""

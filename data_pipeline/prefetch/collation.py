@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.sample import Sample
-from data_pipeline.sample_reader import Buffers
+from data_pipeline.samples.sample_reader import Buffers
 
 KEPT_BATCHES = 3
 """Batches whose memory is reused: one is in use, one is finished, and one is being made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 
 POLE_STEPS = 0.8
 """A grid continues across a pole if its last row is closer to it than this many steps; 0.77 on Gaussian grids."""

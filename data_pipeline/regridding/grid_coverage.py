@@ -6,7 +6,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.regridding.cells import continues_across_pole
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.regridding.grid_coverage import covered
 from data_pipeline.regridding.weights import METHODS, Method
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.regridding.axis import Weights1D, interpolate, overlap
 from data_pipeline.regridding.cells import continues_across_pole, half_way, latitude_edges, longitude_edges
 from data_pipeline.regridding.grid_coverage import refuse_uncovered

@@ -17,9 +17,9 @@ from dask.delayed import delayed
 from data_pipeline.cell_moments import FORECASTS_OF_A_BLOCK, CellMoments
 from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
-from data_pipeline.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
 from data_pipeline.protocols import ALL, Fields
-from data_pipeline.pseudo_members import complete_cells, pseudo_members
+from data_pipeline.samples.pseudo_members import complete_cells, pseudo_members
+from data_pipeline.sources.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 

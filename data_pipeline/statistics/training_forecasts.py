@@ -12,11 +12,11 @@ from dask.delayed import Delayed, delayed
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
-from data_pipeline.inputs import OpenedTask, open_task
+from data_pipeline.grids.points import Points
 from data_pipeline.ledger import Ledger
-from data_pipeline.points import Points
 from data_pipeline.protocols import ALL, DataSource, Fields
-from data_pipeline.selection import Selection, select_forecasts
+from data_pipeline.samples.inputs import OpenedTask, open_task
+from data_pipeline.samples.selection import Selection, select_forecasts
 from data_pipeline.task import Task
 
 ForecastKey = tuple[int, int]

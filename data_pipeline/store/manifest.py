@@ -9,7 +9,7 @@ from pathlib import Path
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.identity import hash_of, sampled_hash_of, sha256_of
-from data_pipeline.pseudo_members import MOMENTS_VERSION
+from data_pipeline.samples.pseudo_members import MOMENTS_VERSION
 from data_pipeline.store.store_plan import StorePlan
 
 MANIFEST_NAME = "manifest.json"

@@ -17,7 +17,7 @@ import netCDF4
 import numpy as np
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
 
-from data_pipeline.grid_coordinates import grid_coordinates
+from data_pipeline.grids.grid_coordinates import grid_coordinates
 from data_pipeline.store.store_plan import StorePlan
 
 ENSEMBLE_NAME, TARGET_NAME = "ensemble", "target"

@@ -14,11 +14,11 @@ from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.formulas.formula_fields import without_formulas
 from data_pipeline.grid import Grid
+from data_pipeline.grids.points import grid_of_json
 from data_pipeline.ledger import Ledger, Omission
-from data_pipeline.meaning import Meaning
-from data_pipeline.points import grid_of_json
 from data_pipeline.protocols import MissingPolicy
 from data_pipeline.task import Channel, HasChannels, Task, Variable
+from data_pipeline.variables.meaning import Meaning
 
 STATIC_NAME = "static.nc"
 VALUE_BYTES = 4

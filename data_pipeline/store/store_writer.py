@@ -21,10 +21,10 @@ from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRu
 from data_pipeline.common.files import atomic_path, disk_error, lock_folder
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
-from data_pipeline.inputs import open_task
 from data_pipeline.protocols import DataSource, Fields
-from data_pipeline.pseudo_members import read_moments
-from data_pipeline.selection import select_forecasts
+from data_pipeline.samples.inputs import open_task
+from data_pipeline.samples.pseudo_members import read_moments
+from data_pipeline.samples.selection import select_forecasts
 from data_pipeline.store.manifest import FinishedFile, Manifest
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME, create_shard, name_file_in_errors, write_at
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan

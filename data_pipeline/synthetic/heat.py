@@ -19,9 +19,9 @@ from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
-from data_pipeline.meaning import Meaning
 from data_pipeline.protocols import Fields, MissingPolicy, Window
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import Meaning
 
 _VERSION = 1
 """Part of the fingerprint; increased whenever the equations or the random numbers change."""

@@ -14,10 +14,10 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
 from data_pipeline.formats.netcdf.file import library_lock
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import INSTANT, LEVEL_ATTRIBUTE, UNKNOWN, Meaning
-from data_pipeline.parameters import PARAMETERS
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import INSTANT, LEVEL_ATTRIBUTE, UNKNOWN, Meaning
+from data_pipeline.variables.parameters import PARAMETERS
 from data_pipeline.writing.value_packing import ValuePacking
 
 FILL = np.float32(9.969209968386869e36)

@@ -26,8 +26,8 @@ from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.scan import damaged_message, scan_messages
 from data_pipeline.formats.grib.table import UNIX_EPOCH, Table
-from data_pipeline.meaning import INSTANT
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import INSTANT
 from data_pipeline.writing.encode import MISSING, ORDER
 from data_pipeline.writing.marks import SectionError
 from data_pipeline.writing.regridder import MessageRegridder

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from evaluation.explanation.explanation_tables import ExplainedChange
 from evaluation.report.case_figures import FIELDS
 from evaluation.report.drawing import Drawing, Panel

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from evaluation.explanation.explanation_figures import explanation_drawings
 from evaluation.explanation.explanation_tables import (
     ExplainedChange,

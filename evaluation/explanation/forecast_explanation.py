@@ -15,8 +15,8 @@ import numpy as np
 import xarray as xr
 
 from data_pipeline.grid import Grid
-from data_pipeline.grid_coordinates import grid_coordinates
-from data_pipeline.points import Points
+from data_pipeline.grids.grid_coordinates import grid_coordinates
+from data_pipeline.grids.points import Points
 from evaluation.explanation.places import largest_cells
 from models.engines.engine import Prediction
 from models.engines.forecast import RawForecast

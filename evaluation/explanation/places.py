@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from evaluation.regions import TROPICS, Box
 from evaluation.report.coastlines import Coastlines
 

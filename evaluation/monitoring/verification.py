@@ -13,10 +13,10 @@ from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.progress import watched
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, lead_times_of
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import check_targets
 from data_pipeline.protocols import Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import check_targets
 from evaluation.monitoring.forecast_scores import member_levels, score_regions, shares_below
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
 from evaluation.monitoring.share_history import ShareHistory

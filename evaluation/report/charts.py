@@ -13,8 +13,8 @@ from evaluation.report.chart_frame import add_legend, chart, dots, label_width, 
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import FAINT, INK, RC, model_colours, model_marks
 from evaluation.report.series import Series
-from evaluation.score_json import entry_of
-from evaluation.scoreboard import headline_keys
+from evaluation.scoring.scoreboard import headline_keys
+from evaluation.tables.score_json import entry_of
 
 GROUP_TITLES = {
     "lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of valid time", "threshold": "Threshold",

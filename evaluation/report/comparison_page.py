@@ -17,8 +17,8 @@ from evaluation.report.tables import (
     format_years,
 )
 from evaluation.run_comparison import ComparedModel, RunComparison, RunScores
-from evaluation.score_json import entry_of
-from evaluation.scoreboard import headline_keys
+from evaluation.scoring.scoreboard import headline_keys
+from evaluation.tables.score_json import entry_of
 
 PLAIN = "†"
 """Marks a plain CRPS among fair ones."""

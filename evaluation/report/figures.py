@@ -34,7 +34,7 @@ from evaluation.report.maps import (
 from evaluation.report.series import list_series, meaning_of
 from evaluation.report.shown_data import MapData
 from evaluation.report.tables import display_of
-from evaluation.scoreboard import judging_score
+from evaluation.scoring.scoreboard import judging_score
 
 DRAWN_BY_PART = ("scores:crps", "scores:bias")
 """Series that have a figure by lead time, region, season and hour."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evaluation.report.tables import display_of, format_amount, format_bound, format_percent
-from evaluation.scoreboard import headline_keys
+from evaluation.scoring.scoreboard import headline_keys
 from evaluation.shown_corrector import OPTION, VALIDATION
 
 

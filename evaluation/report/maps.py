@@ -18,7 +18,7 @@ from matplotlib.patches import Ellipse, Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from evaluation.report.coastlines import Coastlines
 from evaluation.report.drawing import Panel
 from evaluation.report.figure_style import FAINT, INK, PANEL_WIDTH, RC

@@ -16,7 +16,7 @@ from evaluation.report.series import (
     slice_title,
 )
 from evaluation.report.tables import INVALID, PageTable, format_amount, format_ratio
-from evaluation.score_json import entry_of
+from evaluation.tables.score_json import entry_of
 
 HEADLINE_COLUMNS = {
     "fair CRPS": "scores:crps_fair",

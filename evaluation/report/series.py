@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluation.report.tables import amount_decimals, display_of, with_minus
-from evaluation.scoreboard import MAIN_SCORES, headline_keys
+from evaluation.scoring.scoreboard import MAIN_SCORES, headline_keys
 
 KINDS = {"lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of the day (UTC)"}
 """Kinds of slices in the order of the page; other kinds follow under their own name."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 
 PLUME_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the corrected quantiles of a plume."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from data_pipeline.dates import Dates
 from data_pipeline.ledger import omission_texts
-from data_pipeline.parameters import Display
 from data_pipeline.task import Variable
+from data_pipeline.variables.parameters import Display
 
 BESIDE = "crps_minus_distribution"
 INVALID = "†"

@@ -9,8 +9,8 @@ from typing import Any
 
 from evaluation.report.series import list_slices, slice_title
 from evaluation.report.tables import PageTable, format_amount, with_interval
-from evaluation.score_json import entry_of
-from evaluation.scoreboard import headline_keys
+from evaluation.scoring.scoreboard import headline_keys
+from evaluation.tables.score_json import entry_of
 
 PLURALS = {"lead": "lead times", "region": "regions", "season": "seasons", "hour": "hours"}
 NOT_A_PART = ("global", "unweighted")

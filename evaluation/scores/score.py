@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from data_pipeline.task import Task
-from data_pipeline.thresholds import Threshold
+from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores.case import Case
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from data_pipeline.thresholds import Threshold
+from data_pipeline.variables.thresholds import Threshold
 from models.distribution import Distribution
 
 

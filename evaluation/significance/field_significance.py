@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import stdtr
 
-from evaluation.aggregation import WeightedMean
+from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.effective_starts import NEIGHBOURS, EffectiveStarts
 from evaluation.significance.multiple_tests import discoveries
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from evaluation.aggregation import WeightedMean
+from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.effective_starts import FEWEST_DEGREES, NEIGHBOURS, EffectiveStarts
 from evaluation.significance.run_means import run_variances
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.aggregation import WeightedMean
+from evaluation.scoring.aggregation import WeightedMean
 
 
 @dataclass(frozen=True)

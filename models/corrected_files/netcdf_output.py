@@ -13,8 +13,8 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.equivalents import sources
-from data_pipeline.meaning import UNKNOWN
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import UNKNOWN
 from data_pipeline.writing.forecast_copy import ForecastCopy, copy_forecasts
 from data_pipeline.writing.new_file import NewVariable, new_forecast_file
 from models.correction.corrected import Corrected

@@ -10,10 +10,10 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
 from data_pipeline.formats.grib import Lattice
-from data_pipeline.meaning import UNKNOWN
-from data_pipeline.parameters import PARAMETERS
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import UNKNOWN
+from data_pipeline.variables.parameters import PARAMETERS
 from data_pipeline.writing import Encoder, HeaderMarks, Message, messages
 from models.corrected_files.netcdf_output import corrected_forecasts
 from models.corrected_files.target_messages import STEP_TYPES

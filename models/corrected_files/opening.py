@@ -9,12 +9,12 @@ from pathlib import Path
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, grid_of_files
 from data_pipeline.grid import Grid
-from data_pipeline.inputs import input_fields, starts_without_input
-from data_pipeline.meaning import differences
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.protocols import Fields
-from data_pipeline.reduced_grid import ReducedGrid
 from data_pipeline.regridding.target import TargetGrid
+from data_pipeline.samples.inputs import input_fields, starts_without_input
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import differences
 from models.engines.engine import CorrectorDescription
 
 

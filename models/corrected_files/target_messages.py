@@ -10,8 +10,8 @@ from typing import Literal
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.equivalents import needed, sources
-from data_pipeline.meaning import UNKNOWN, Meaning
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import UNKNOWN, Meaning
 from data_pipeline.writing import Message, messages
 
 WriteMode = Literal["replace", "add"]

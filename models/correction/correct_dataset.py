@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from data_pipeline.array_fields import (
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import Progress
+from data_pipeline.grid import Grid
+from data_pipeline.protocols import Fields
+from data_pipeline.samples.inputs import input_fields, starts_without_input
+from data_pipeline.sources.array_fields import (
     ANALYSIS,
     FORECAST,
     ArrayReader,
@@ -25,13 +30,8 @@ from data_pipeline.array_fields import (
     analyses_in_arrays,
     forecasts_in_arrays,
 )
-from data_pipeline.common.errors import InputError
-from data_pipeline.common.progress import Progress
-from data_pipeline.grid import Grid
-from data_pipeline.inputs import input_fields, starts_without_input
-from data_pipeline.meaning import Meaning, differences
-from data_pipeline.protocols import Fields
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import Meaning, differences
 from models.correction.gaps import Gaps
 from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipeline

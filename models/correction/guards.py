@@ -12,8 +12,8 @@ import numpy as np
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import GRIB_FORMAT, UNKNOWN_FORMAT, file_format
-from data_pipeline.forecast_summary import join_tiles, summarise_tile
-from data_pipeline.meaning import differences
+from data_pipeline.sources.forecast_summary import join_tiles, summarise_tile
+from data_pipeline.variables.meaning import differences
 from data_pipeline.writing import messages
 from models.engines.engine import CorrectorDescription, Engine
 from models.engines.forecast import RawForecast

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import Meaning
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
+from data_pipeline.variables.meaning import Meaning
 from models.engines.forecast import RawForecast
 from models.parallel.domain import Domain
 from models.provenance.envelope import Envelope

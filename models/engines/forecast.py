@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.protocols import Fields
-from data_pipeline.pseudo_members import complete_cells
+from data_pipeline.samples.pseudo_members import complete_cells
 from models.engines.shared_reading import SharedReading
 from models.parallel.domain import Domain
 

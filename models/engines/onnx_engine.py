@@ -12,10 +12,10 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.threads import BUDGET
-from data_pipeline.meaning import Meaning
-from data_pipeline.points import grid_of_json
+from data_pipeline.grids.points import grid_of_json
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
+from data_pipeline.variables.meaning import Meaning
 from models.engines.engine import CorrectorDescription
 from models.engines.families import KINDS, EnsembleArrays, Family
 from models.engines.forecast import RawForecast

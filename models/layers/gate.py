@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.grid import Grid
-from data_pipeline.legendre import legendre
+from data_pipeline.grids.legendre import legendre
 from models.parallel.domain import Domain
 
 

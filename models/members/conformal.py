@@ -54,8 +54,8 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.parameters import Bounds
 from data_pipeline.task import Variable
+from data_pipeline.variables.parameters import Bounds
 from models.engines.engine import Prediction
 
 CONFORMAL_FORMAT = 1

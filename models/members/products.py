@@ -11,7 +11,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task, Variable
-from data_pipeline.thresholds import Threshold, parse_thresholds
+from data_pipeline.variables.thresholds import Threshold, parse_thresholds
 from models.engines.engine import Prediction
 
 EXAMPLES = "write mean, spread, quantile 0.9, or a probability such as 'probability > 0 degC'"

@@ -1,7 +1,7 @@
 """Envelope: what a corrector has seen in training, against which `correct` checks each forecast.
 
 The statistics of a channel come from its ensemble mean and its spread only, because models of moments are trained on
-two pseudo-members (`data_pipeline.pseudo_members`), whose extremes differ from the extremes of the members.
+two pseudo-members (`data_pipeline.samples.pseudo_members`), whose extremes differ from the extremes of the members.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from data_pipeline.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
 from data_pipeline.sample import Sample
+from data_pipeline.sources.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum

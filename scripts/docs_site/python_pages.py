@@ -24,9 +24,9 @@ SECTIONS = {
             "data_pipeline.archive",
             "data_pipeline.split",
             "data_pipeline.task",
-            "data_pipeline.variable",
+            "data_pipeline.variables.variable",
             "data_pipeline.grid",
-            "data_pipeline.points",
+            "data_pipeline.grids.points",
             "data_pipeline.sample",
             "data_pipeline.dataset",
             "data_pipeline.formats.catalog",
@@ -59,7 +59,12 @@ SECTIONS = {
     ),
     "evaluation": (
         "Scores",
-        ["evaluation.score_xarray", "evaluation.aggregation", "evaluation.scores.*", "evaluation.significance.*"],
+        [
+            "evaluation.score_xarray",
+            "evaluation.scoring.aggregation",
+            "evaluation.scores.*",
+            "evaluation.significance.*",
+        ],
     ),
 }
 """Pages: title and modules; `.*` stands for all modules of a package."""

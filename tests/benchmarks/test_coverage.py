@@ -5,7 +5,7 @@ import pytest
 from conftest import ROOT
 
 from benchmarks.coverage import DAY, WITHIN, Series, coverages, tables
-from evaluation.aggregation import WeightedMean
+from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.intervals import interval
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from weather_files import weather
 
-from data_pipeline.array_fields import StandardDataset
-from data_pipeline.array_source import ArraySource
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
+from data_pipeline.sources.array_fields import StandardDataset
+from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.task import Task, Variable
 
 STARTS = np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D")

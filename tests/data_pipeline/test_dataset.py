@@ -13,8 +13,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Fields
-from data_pipeline.pseudo_members import complete_cells
 from data_pipeline.sample import forecast_times
+from data_pipeline.samples.pseudo_members import complete_cells
 from data_pipeline.task import Task
 
 GRID = Grid.regular(5, 8)

@@ -8,10 +8,10 @@ import pytest
 from forecast_files import write_forecasts
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.forecast_file import ForecastFile
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import Meaning
+from data_pipeline.sources.forecast_file import ForecastFile
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import Meaning
 
 GRID = Grid.regular(4, 6)
 STARTS = np.datetime64("2016-01-05", "s") + np.arange(3) * np.timedelta64(4, "D")

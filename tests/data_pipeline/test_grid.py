@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 
 
 @given(rows=st.integers(3, 400), columns=st.integers(4, 50))

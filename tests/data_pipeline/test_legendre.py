@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import sph_harm_y_all
 
-from data_pipeline.legendre import legendre
+from data_pipeline.grids.legendre import legendre
 
 
 @pytest.mark.parametrize("degree", [0, 1, 8, 100])

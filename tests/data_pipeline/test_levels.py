@@ -8,15 +8,15 @@ import pytest
 import xarray as xr
 
 from data_pipeline.archive import Archive
-from data_pipeline.array_source import ArraySource
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.forecast_file import ForecastFile
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import LEVEL_ATTRIBUTE, Meaning, check_targets, differences
+from data_pipeline.sources.array_source import ArraySource
+from data_pipeline.sources.forecast_file import ForecastFile
 from data_pipeline.store import Store
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE, Meaning, check_targets, differences
 from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(3, 4)

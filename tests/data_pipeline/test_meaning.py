@@ -3,8 +3,8 @@
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.meaning import UNKNOWN, Meaning, check_targets, differences, list_unknown
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import UNKNOWN, Meaning, check_targets, differences, list_unknown
 
 
 def meaning(text, units="m", *intervals):

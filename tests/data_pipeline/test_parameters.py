@@ -5,8 +5,8 @@ import re
 import eccodes
 import pytest
 
-from data_pipeline.parameters import FRACTION, NON_NEGATIVE, PARAMETERS, UNBOUNDED, VECTOR_COMPONENTS
 from data_pipeline.task import Variable
+from data_pipeline.variables.parameters import FRACTION, NON_NEGATIVE, PARAMETERS, UNBOUNDED, VECTOR_COMPONENTS
 
 
 def described_by_eccodes(name):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from data_pipeline.array_source import ArraySource
 from data_pipeline.common.errors import InputError
-from data_pipeline.plausibility import TargetForecasts, data_warnings
+from data_pipeline.sources.array_source import ArraySource
+from data_pipeline.sources.plausibility import TargetForecasts, data_warnings
 from data_pipeline.task import Task, Variable
 
 STEP, ROWS, COLUMNS, MEMBERS, STARTS = 12, 12, 24, 6, 20

@@ -7,8 +7,8 @@ import xarray as xr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.grid_coordinates import grid_coordinates, grid_of, static_on
-from data_pipeline.points import Points, grid_of_json
+from data_pipeline.grids.grid_coordinates import grid_coordinates, grid_of, static_on
+from data_pipeline.grids.points import Points, grid_of_json
 
 ALPS = Points((47.3, 52.5, 48.6), (11.4, 9.7, -0.1), (580.0, 55.0, 434.0), ("Innsbruck", "Hannover", "Dillingen"))
 

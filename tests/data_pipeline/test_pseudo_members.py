@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from data_pipeline.pseudo_members import pseudo_members
+from data_pipeline.samples.pseudo_members import pseudo_members
 
 SIZES = st.integers(1, 4)
 ENSEMBLES = st.tuples(st.integers(1, 12), SIZES, SIZES, SIZES).flatmap(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.sample_reader import Buffers
+from data_pipeline.samples.sample_reader import Buffers
 
 SHAPE = (3, 4, 5)
 

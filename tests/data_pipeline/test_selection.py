@@ -15,7 +15,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
-from data_pipeline.inventory import task_report
+from data_pipeline.sources.inventory import task_report
 from data_pipeline.store import Store, choose_source
 from data_pipeline.task import Task
 

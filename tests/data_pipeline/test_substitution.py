@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from small_archive import NUMBERS, TIMES, UNITS, write_archive
 
 import data_pipeline
-from data_pipeline.array_source import ArraySource
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
@@ -28,10 +27,11 @@ from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Tiers
-from data_pipeline.pseudo_members import pseudo_members
+from data_pipeline.samples.pseudo_members import pseudo_members
+from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.store import Store
 from data_pipeline.task import Task
-from data_pipeline.variable import Channel, Origin
+from data_pipeline.variables.variable import Channel, Origin
 
 ALL_DATES, SOME_DATES = Dates.of_years([2020]), Dates.of_times(TIMES[2:6])
 

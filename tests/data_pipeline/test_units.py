@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.units import Conversion, find_conversion, normalize_units
+from data_pipeline.variables.units import Conversion, find_conversion, normalize_units
 
 
 @pytest.mark.parametrize(

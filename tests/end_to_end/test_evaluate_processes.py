@@ -12,7 +12,8 @@ EMOS = "emos: runs/emos/corrector.safetensors"
 OPTIONS = [*SPLIT, f"correctors={{{EMOS}}}"]
 KILLED = """
 import os, runpy, signal, sys
-from evaluation import partial_scores, scoring
+from evaluation.scoring import partial_scores
+from evaluation.scoring import scoring
 partial_scores.EVERY_SECONDS, partial_scores.WRITING_SHARE = 0, float("inf")
 shown = []
 def reach(self, done, label=""):

@@ -9,11 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.aggregation import Tally
 from evaluation.regions import region_weights
 from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case
 from evaluation.scores.score import Settings
+from evaluation.scoring.aggregation import Tally
 from models.distribution import Ensemble, Normal
 
 GRID = Grid.regular(5, 4)

@@ -15,9 +15,9 @@ from data_pipeline.task import Task
 from evaluation.compare import as_options, runs_of
 from evaluation.regions import region_weights
 from evaluation.run_comparison import run_names
-from evaluation.score_json import SCORES_FORMAT, scores_of
-from evaluation.scoring import ScoringOptions, score_models
-from evaluation.start_table import write_start_table
+from evaluation.scoring.scoring import ScoringOptions, score_models
+from evaluation.tables.score_json import SCORES_FORMAT, scores_of
+from evaluation.tables.start_table import write_start_table
 from models.distribution import Ensemble, Normal
 from models.parallel.domain import Domain
 from models.statistical.raw import Raw

@@ -13,14 +13,14 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
-from evaluation.corrector_checks import (
+from data_pipeline.variables.meaning import Meaning
+from evaluation.forecasters.corrector_checks import (
     check_corrector,
     check_meanings,
     training_members,
 )
-from evaluation.leak_audit import nearest_day
+from evaluation.forecasters.leak_audit import nearest_day
 from models.combine import combine
 from models.corrector import Corrector
 from models.provenance.training_dates import state_fits, state_training, stated_fits

@@ -18,9 +18,9 @@ from evaluation.member_counts import (
     with_gates,
 )
 from evaluation.regions import region_weights
-from evaluation.score_json import scores_of
-from evaluation.scoreboard import REFERENCES
-from evaluation.scoring import ScoringOptions, score_models
+from evaluation.scoring.scoreboard import REFERENCES
+from evaluation.scoring.scoring import ScoringOptions, score_models
+from evaluation.tables.score_json import scores_of
 from models.corrector import Corrector, needed_task
 from models.distribution import Ensemble, Normal
 from models.statistical.raw import Raw

@@ -17,9 +17,9 @@ from torch.utils.data import Dataset
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
-from evaluation.score_json import scores_of
-from evaluation.scoring import ScoringOptions, score_models
+from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.shown_cases import show_forecast
+from evaluation.tables.score_json import scores_of
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import Mesh, arrange_mesh

@@ -9,8 +9,8 @@ from memory_archive import GRID, TASK, MemoryArchive, memory_fields, untrained_e
 from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from evaluation import references
-from evaluation.persistence import Persistence
+from evaluation.forecasters import references
+from evaluation.forecasters.persistence import Persistence
 from models import reference_emos
 from models.distribution import CensoredNormal, Normal, Patched
 from models.parallel.domain import Domain

@@ -9,7 +9,7 @@ from memory_archive import GRID
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from evaluation.regions import Box, MaskFile, check_regions, region_weights
 
 QUARTER = Grid.regular(13, 24)  # every 15 degrees

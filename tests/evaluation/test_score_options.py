@@ -15,10 +15,10 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index
 from data_pipeline.task import Task
-from evaluation.efi_climate import load_model_climate
-from evaluation.score_options import DEFAULT_THRESHOLDS, ScoreChoice, choose_scores
-from evaluation.scoreboard import MAIN_SCORES
 from evaluation.scores import all_diagrams, all_scores, statistics_of
+from evaluation.scoring.efi_climate import load_model_climate
+from evaluation.scoring.score_options import DEFAULT_THRESHOLDS, ScoreChoice, choose_scores
+from evaluation.scoring.scoreboard import MAIN_SCORES
 from models.parallel.domain import Domain
 
 TASK = Task("t2m", ["msl", "2t"], ["2t"], [24, 48], thresholds=["> 0 degC"])
@@ -134,7 +134,7 @@ def climate(monkeypatch):
     def write(dates=YEARS, data="abc", **changes):
         made_from = {"dates": dates.to_json(), "data": data}
         dataset = xr.Dataset({"climate": (dims, values)}, coords, {"made_from": json.dumps(made_from)}).isel(changes)
-        monkeypatch.setattr("evaluation.efi_climate.load_statistic", lambda path, name: dataset)
+        monkeypatch.setattr("evaluation.scoring.efi_climate.load_statistic", lambda path, name: dataset)
         return dataset
 
     return write

@@ -10,15 +10,15 @@ import scoringrules
 import torch
 
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
-from evaluation.score_rows import ScoreRows
-from evaluation.score_table import write_score_table
 from evaluation.scores import all_scores
 from evaluation.scores.score import CellStatistic, Score
-from evaluation.scoring import ScoringOptions, score_models
-from evaluation.station_table import write_station_table
+from evaluation.scoring.scoring import ScoringOptions, score_models
+from evaluation.tables.score_rows import ScoreRows
+from evaluation.tables.score_table import write_score_table
+from evaluation.tables.station_table import write_station_table
 from models.distribution import Ensemble, Normal
 from models.parallel.domain import Domain
 from models.statistical.raw import Raw

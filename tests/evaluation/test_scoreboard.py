@@ -12,14 +12,14 @@ from conftest import ROOT
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.aggregation import Tally
 from evaluation.regions import region_weights
-from evaluation.score_json import scores_of
-from evaluation.scoreboard import Scoreboard
 from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case
 from evaluation.scores.score import Settings
+from evaluation.scoring.aggregation import Tally
+from evaluation.scoring.scoreboard import Scoreboard
 from evaluation.significance.intervals import interval
+from evaluation.tables.score_json import scores_of
 from models.distribution import Ensemble, Normal
 
 GRID = Grid.regular(7, 8)

@@ -9,13 +9,13 @@ import torch
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from data_pipeline.thresholds import parse_thresholds
+from data_pipeline.variables.thresholds import parse_thresholds
 from evaluation.regions import region_weights
-from evaluation.score_json import scores_of
-from evaluation.score_rows import ScoreRows
 from evaluation.scores import all_diagrams, all_scores, default_scores
 from evaluation.scores.extremes import index_of
-from evaluation.scoring import ScoringOptions, score_models
+from evaluation.scoring.scoring import ScoringOptions, score_models
+from evaluation.tables.score_json import scores_of
+from evaluation.tables.score_rows import ScoreRows
 from models.distribution import Ensemble, Normal, energy_score
 from models.members.coupling import written_members
 from models.statistical.raw import Raw

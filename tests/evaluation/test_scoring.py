@@ -16,14 +16,14 @@ from data_pipeline.common.threads import BUDGET
 from data_pipeline.grid import Grid
 from data_pipeline.sample import verifiable
 from data_pipeline.task import Task
-from data_pipeline.thresholds import parse_thresholds
-from evaluation import partial_scores
-from evaluation.partial_scores import PartialScores
+from data_pipeline.variables.thresholds import parse_thresholds
 from evaluation.regions import region_weights
-from evaluation.score_json import scores_of
 from evaluation.scores import all_diagrams, all_scores
-from evaluation.scoring import ScoringOptions, score_models
-from evaluation.scoring_workers import check_workers, scoring_workers
+from evaluation.scoring import partial_scores
+from evaluation.scoring.partial_scores import PartialScores
+from evaluation.scoring.scoring import ScoringOptions, score_models
+from evaluation.scoring.scoring_workers import check_workers, scoring_workers
+from evaluation.tables.score_json import scores_of
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import Mesh

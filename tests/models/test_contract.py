@@ -11,9 +11,9 @@ from specs import SPECS as SHIPPED
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
-from data_pipeline.pseudo_members import pseudo_members
+from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
+from data_pipeline.samples.pseudo_members import pseudo_members
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needed_task, reads_moments
 from models.distribution import Ensemble

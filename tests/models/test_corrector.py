@@ -6,9 +6,9 @@ from safetensors import safe_open
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import Meaning
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from data_pipeline.variables.meaning import Meaning
 from models import protocol
 from models.corrector import Corrector
 from models.normalizer import Normalizer

@@ -14,7 +14,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
-from evaluation.leak_audit import check_leaks
+from evaluation.forecasters.leak_audit import check_leaks
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh, arrange_mesh
 from models.provenance.training_dates import stated_fits

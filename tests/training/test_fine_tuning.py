@@ -18,7 +18,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
-from evaluation.leak_audit import check_leaks
+from evaluation.forecasters.leak_audit import check_leaks
 from models.corrector import Corrector, needed_task
 from models.parallel.mesh import arrange_mesh
 from models.provenance.training_dates import state_fits, stated_fits

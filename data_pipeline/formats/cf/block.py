@@ -18,10 +18,10 @@ from data_pipeline.formats.cf.header import DataVariable, Header, role_of
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
 from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.levels import stated_level
-from data_pipeline.meaning import UNKNOWN
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable, own_process
-from data_pipeline.units import Conversion, normalize_units
+from data_pipeline.variables.meaning import UNKNOWN
+from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.units import Conversion, normalize_units
 
 
 @dataclass(frozen=True)

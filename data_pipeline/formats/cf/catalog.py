@@ -22,7 +22,7 @@ from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.loaded import LoadedReader
 from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from data_pipeline.protocols import FieldReader
 from data_pipeline.task import Variable
 

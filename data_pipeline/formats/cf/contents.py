@@ -13,8 +13,8 @@ from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.variables import describe_variables
-from data_pipeline.meaning import UNKNOWN
 from data_pipeline.task import Variable
+from data_pipeline.variables.meaning import UNKNOWN
 
 
 def summarize_files(paths: Paths, *, catalog: type[BlockCatalog], names: Mapping[str, str] | None = None) -> str:

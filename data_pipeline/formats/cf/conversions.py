@@ -12,8 +12,8 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.header import DataVariable
-from data_pipeline.parameters import PARAMETERS
-from data_pipeline.units import STANDARD_GRAVITY, Conversion, find_conversion, normalize_units
+from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.units import STANDARD_GRAVITY, Conversion, find_conversion, normalize_units
 
 
 def rate_conversion(short_name: str, process: str, attributes: Mapping[str, object]) -> Conversion | None:

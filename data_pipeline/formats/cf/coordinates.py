@@ -11,9 +11,9 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header
 from data_pipeline.formats.cf.variables import is_surface_only
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
-from data_pipeline.units import normalize_units
+from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.units import normalize_units
 
 SURFACE, NO_WHOLE_LEVEL = 0, -1
 """Level of surface fields, and of fields whose pressure is not a whole number of hPa."""

@@ -16,8 +16,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.coordinates import Horizontal
 from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header, Role, named_role
 from data_pipeline.formats.cf.projection import is_eastward, unproject
-from data_pipeline.points import Points
-from data_pipeline.units import normalize_units
+from data_pipeline.grids.points import Points
+from data_pipeline.variables.units import normalize_units
 
 _OF_FIELDS: tuple[Role, ...] = ("start", "time", "valid", "lead", "number", "level")
 _METRES = {"m": 1.0, "km": 1000.0}

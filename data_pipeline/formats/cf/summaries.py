@@ -17,7 +17,7 @@ from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.cell_methods import parse_cell_methods
 from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header, role_of
 from data_pipeline.formats.cf.variables import NameMap
-from data_pipeline.units import normalize_units
+from data_pipeline.variables.units import normalize_units
 
 _OF_METHOD: dict[str, Summary] = {
     "mean": "mean", "average": "mean", "standard_deviation": "std", "stdev": "std", "std": "std",

@@ -23,7 +23,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header, Role
-from data_pipeline.meaning import INSTANT, UNKNOWN
+from data_pipeline.variables.meaning import INSTANT, UNKNOWN
 
 _CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 _MINUTES_OF = {

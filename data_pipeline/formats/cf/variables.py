@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.variables import GivenName
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
+from data_pipeline.variables.parameters import PARAMETERS
 
 _NEAR_GROUND = {("t", 2): "2t", ("u", 10): "10u", ("v", 10): "10v"}
 """shortNames of parameters near the ground, by the shortName aloft and the height in m."""

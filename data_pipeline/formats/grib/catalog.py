@@ -28,9 +28,9 @@ from data_pipeline.formats.grib.table import RECORD, Stamp
 from data_pipeline.formats.levels import level_text
 from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import UNKNOWN
 from data_pipeline.task import Variable
-from data_pipeline.units import Conversion
+from data_pipeline.variables.meaning import UNKNOWN
+from data_pipeline.variables.units import Conversion
 
 ROW = np.dtype([*RECORD.descr, ("file", "i4"), ("variable", "i4")])
 """A record of a table, with the positions of its file in `paths` and of its variable in `wanted`."""

@@ -19,9 +19,9 @@ from data_pipeline.formats.grib.left_out import describe_left_out
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.variables import describe_variables
-from data_pipeline.meaning import INSTANT, UNKNOWN
-from data_pipeline.parameters import PARAMETERS
-from data_pipeline.units import Conversion
+from data_pipeline.variables.meaning import INSTANT, UNKNOWN
+from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.units import Conversion
 
 MAX_LINES = 8
 """Most incomplete files, and most repeated fields, that are described; the others are only counted."""

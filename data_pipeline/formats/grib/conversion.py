@@ -7,9 +7,9 @@ from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.kind import Kind
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
-from data_pipeline.units import Conversion, find_conversion
+from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.units import Conversion, find_conversion
 
 UNKNOWN_UNITS = ("unknown", "")
 """Units that ecCodes gives to unknown parameters; if the user names one, its values must be in GRIB's units."""

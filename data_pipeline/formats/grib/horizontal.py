@@ -10,7 +10,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 
 REGULAR = ("regular_ll", "regular_gg")
 """Grid types whose points are all combinations of latitudes and longitudes."""

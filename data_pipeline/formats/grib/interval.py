@@ -14,9 +14,9 @@ import eccodes
 import numpy as np
 
 from data_pipeline.formats.grib.keys import get_text, get_whole
-from data_pipeline.meaning import INSTANT, UNKNOWN
-from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import own_process
+from data_pipeline.variables.meaning import INSTANT, UNKNOWN
+from data_pipeline.variables.parameters import PARAMETERS
 
 PROCESSES = {"avg": "mean", "accum": "accumulation", "max": "maximum", "min": "minimum"}
 """Processing by ecCodes' `stepType`. Other types, such as differences and variances, cannot be read."""

@@ -14,8 +14,8 @@ from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.interval import Processing, processing_of
 from data_pipeline.formats.grib.keys import get_text
 from data_pipeline.formats.grib.product import product_of
-from data_pipeline.parameters import Process
 from data_pipeline.task import Variable
+from data_pipeline.variables.parameters import Process
 
 _SUMMARIES: dict[str, Summary] = {"ensemble mean": "mean", "ensemble spread": "std"}
 

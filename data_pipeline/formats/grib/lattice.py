@@ -23,7 +23,7 @@ from data_pipeline.formats.grib.packing_bits import Resolution
 from data_pipeline.formats.grib.scan import damaged_message
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.task import Variable
-from data_pipeline.units import Conversion
+from data_pipeline.variables.units import Conversion
 
 DEFAULT_BITS = 16
 ROUNDING_THREADS = 8

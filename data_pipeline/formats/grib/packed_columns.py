@@ -16,7 +16,7 @@ from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packed_moments import PackedMoments
 from data_pipeline.formats.grib.scan import changed_file
-from data_pipeline.units import Conversion
+from data_pipeline.variables.units import Conversion
 
 PARTS_PER_THREAD = 2
 """Parts of a sample for each thread: if the system interrupts a thread, other threads take its second part."""

@@ -11,7 +11,7 @@ from data_pipeline.common.compiled import compiled_as_written, pread
 from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.formats.grib.decode import thread_buffer
 from data_pipeline.formats.grib.packing import scale_factors
-from data_pipeline.units import Conversion
+from data_pipeline.variables.units import Conversion
 
 BLOCK_CELLS = 1024
 """Cells that are reduced at once: their three rows of sums take 12 KB."""

@@ -25,8 +25,8 @@ from data_pipeline.formats.grib.scan import changed_file
 from data_pipeline.formats.grib.table import Stamp
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL, Window
-from data_pipeline.pseudo_members import reduce_members
-from data_pipeline.units import Conversion
+from data_pipeline.samples.pseudo_members import reduce_members
+from data_pipeline.variables.units import Conversion
 
 LOCATION = np.dtype(
     [

@@ -18,7 +18,7 @@ from data_pipeline.formats.cf.positions import compact, runs
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Index, Window
-from data_pipeline.units import Conversion
+from data_pipeline.variables.units import Conversion
 
 if TYPE_CHECKING:
     import netCDF4

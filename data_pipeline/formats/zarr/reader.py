@@ -24,7 +24,7 @@ from data_pipeline.formats.cf.positions import compact, runs
 from data_pipeline.formats.zarr.array import ZarrArray
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Window
-from data_pipeline.units import Conversion
+from data_pipeline.variables.units import Conversion
 
 READ_THREADS = 8
 """Most regions that are read at once; the thread budget may allow fewer."""

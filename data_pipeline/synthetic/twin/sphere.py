@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.grid import Grid
-from data_pipeline.legendre import legendre
+from data_pipeline.grids.legendre import legendre
 
 
 class Sphere:

@@ -4,8 +4,8 @@ import pytest
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formulas.formula import FORMULA_OPERATIONS, Formula, read_variable
-from data_pipeline.meaning import Meaning
-from data_pipeline.variable import Variable
+from data_pipeline.variables.meaning import Meaning
+from data_pipeline.variables.variable import Variable
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from data_pipeline.formulas.formula_values import FormulaValues
 from data_pipeline.formulas.inverse_laplacian import InverseLaplacian
 from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS, EARTH_ROTATION
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 
 
 @pytest.mark.parametrize("name", GRIDS)

@@ -7,7 +7,7 @@ from sphere_fields import GRIDS, relative, vectors
 from data_pipeline.common.errors import InputError
 from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS, EARTH_ROTATION, Band, SphereDerivatives
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 
 
 def whole(values):

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import eventually, running_loaders
 
-from data_pipeline import sample_reader
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.collation import Collator
@@ -19,7 +18,8 @@ from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.staging import ClosedError
 from data_pipeline.prefetch.tiers import Tiers
-from data_pipeline.sample_reader import Buffers
+from data_pipeline.samples import sample_reader
+from data_pipeline.samples.sample_reader import Buffers
 
 
 def numbers(batch):

@@ -6,8 +6,8 @@ from regridding_parts import GRIDS, octahedral, points, smooth
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.points import Points
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.regridding.cells import latitude_edges
 from data_pipeline.regridding.weights import METHODS, weights_between
 

@@ -10,7 +10,7 @@ from data_pipeline.cell_moments import FORECASTS_OF_A_BLOCK
 from data_pipeline.cluster import Threads
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.pseudo_members import pseudo_members
+from data_pipeline.samples.pseudo_members import pseudo_members
 from data_pipeline.statistics.normalization import SAMPLE_KINDS, Normalization, normalization_of
 from data_pipeline.statistics.statistic_file import load_statistic, write_statistic
 from data_pipeline.task import Task

@@ -9,7 +9,7 @@ from browser import CHROMIUM, PAPER, Browser
 from explained_forecast import CHANNELS, GRID, SCALE, WEIGHTS, WIDER, make_climate, make_forecast, predict_linear
 from report_parts import tables_of
 
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from data_pipeline.task import Variable
 from evaluation.explanation.explanation_page import explanation_page
 from evaluation.explanation.explanation_tables import ExplainedCorrector

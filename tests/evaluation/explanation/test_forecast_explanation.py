@@ -5,7 +5,7 @@ import pytest
 from explained_forecast import CHANNELS, GRID, WEIGHTS, make_climate, make_forecast, predict_linear
 
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from evaluation.explanation.forecast_explanation import bias_share, explain_forecast, without_inputs
 from evaluation.explanation.places import APART, largest_cells, place_name, region_name
 

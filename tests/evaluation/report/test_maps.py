@@ -6,7 +6,7 @@ from map_pixels import globe_values, shown_at
 from matplotlib import colormaps
 
 from data_pipeline.grid import Grid
-from data_pipeline.points import Points
+from data_pipeline.grids.points import Points
 from evaluation.report.coastlines import Coastlines, shows_earth
 from evaluation.report.figure_style import inline_svg
 from evaluation.report.map_view import raster_of, view_of

@@ -8,7 +8,7 @@ from report_parts import COMPARED, MODELS, SCORES, SLICES, make_scores
 from evaluation.report.score_tables import sample_tables, series_by_part
 from evaluation.report.series import Series, default_series, list_series, meaning_of
 from evaluation.report.verdict import comparison_count, comparisons_note, pairs_table, power_note, verdict
-from evaluation.score_json import entry_of
+from evaluation.tables.score_json import entry_of
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from scipy import stats
 from score_cases import TASK, diagram_of, draws, make_case, score_of
 
 from data_pipeline.statistics.efi import extreme_forecast_index
-from data_pipeline.thresholds import Threshold
+from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores import ratios
 from evaluation.scores.case import Case
 from evaluation.scores.extremes import INDEX_LEVELS, index_of, shift_of_tails

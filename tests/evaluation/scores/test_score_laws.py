@@ -7,7 +7,7 @@ import pytest
 import torch
 from score_cases import draws, make_case, score_of
 
-from data_pipeline.thresholds import Threshold
+from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores import all_scores
 from models.distribution import Ensemble, Normal, Patched
 

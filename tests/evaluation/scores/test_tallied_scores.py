@@ -7,13 +7,13 @@ from score_cases import draws, score_of
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from data_pipeline.thresholds import Threshold
-from evaluation.aggregation import Tally
+from data_pipeline.variables.thresholds import Threshold
 from evaluation.regions import region_weights
 from evaluation.scores import all_diagrams, all_scores, statistics_of
 from evaluation.scores.case import Case
 from evaluation.scores.score import Settings
 from evaluation.scores.threshold import make_events
+from evaluation.scoring.aggregation import Tally
 from models.distribution import Ensemble, Normal, Patched
 
 GRID = Grid.regular(4, 6)

@@ -11,7 +11,7 @@ from score_cases import draws
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
-from data_pipeline.thresholds import Threshold, parse_thresholds, without_climatology
+from data_pipeline.variables.thresholds import Threshold, parse_thresholds, without_climatology
 from evaluation.scores.threshold import Event, climate_quantile, make_events
 from evaluation.scores.weighted_crps import crps_beyond, crps_given
 from models.distribution import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.aggregation import WeightedMean
+from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.field_significance import (
     date_blocks,
     field_p_values,

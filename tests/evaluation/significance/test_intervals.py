@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.aggregation import WeightedMean
+from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.intervals import FEWEST_STARTS, count_apart, estimates, interval, jackknife
 from evaluation.significance.run_means import RunMean, run_variances
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.aggregation import WeightedMean
 from evaluation.scores.ratios import skill
+from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.intervals import Estimate, estimates
 from evaluation.significance.model_comparison import best_set, describe_pairs, detectable_differences
 from evaluation.significance.multiple_tests import discoveries, holm

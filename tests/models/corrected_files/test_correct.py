@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
-from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import Meaning
 from data_pipeline.writing import Encoder
 from models import correct as verb
 from models.combine import combine

@@ -16,8 +16,8 @@ from grib_parts import GRID
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import ensemble_fields, grid_of_files, open_ensemble
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import Meaning
 from data_pipeline.writing import messages
 from data_pipeline.writing.value_packing import ValuePacking
 from models.corrected_files.sidecar import read_sidecar

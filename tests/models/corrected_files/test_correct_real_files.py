@@ -13,7 +13,7 @@ from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 from data_pipeline.formats.open import ensemble_fields, grid_of_files
 from data_pipeline.grid import Grid
-from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.task import Task, Variable
 from data_pipeline.writing import messages
 from models.corrected_files.correct_files import correct_files

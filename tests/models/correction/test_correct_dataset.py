@@ -21,8 +21,8 @@ from conftest import ROOT
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.meaning import Meaning
 from models.corrector import Corrector
 from models.engines.onnx_engine import OnnxEngine
 from models.engines.onnx_export import export

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.parameters import UNBOUNDED
+from data_pipeline.variables.parameters import UNBOUNDED
 from models.engines.normal_tail import normal_cdf
 from models.members.conformal import (
     ConformalLayer,

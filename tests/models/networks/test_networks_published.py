@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.sample_reader import static_fields
+from data_pipeline.samples.sample_reader import static_fields
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Normal

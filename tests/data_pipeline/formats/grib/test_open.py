@@ -12,7 +12,7 @@ from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import reader
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 from data_pipeline.grid import Grid
-from data_pipeline.pseudo_members import pseudo_members, read_moments
+from data_pipeline.samples.pseudo_members import pseudo_members, read_moments
 from data_pipeline.task import Variable
 from data_pipeline.writing import Encoder
 

@@ -16,7 +16,7 @@ from data_pipeline.formats.grib.catalog import MessageCatalog
 from data_pipeline.formats.grib.packed_columns import PackedColumns
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.protocols import WHOLE
-from data_pipeline.pseudo_members import pseudo_members, read_moments
+from data_pipeline.samples.pseudo_members import pseudo_members, read_moments
 from data_pipeline.task import Variable
 
 ROWS, COLUMNS = 9, 7

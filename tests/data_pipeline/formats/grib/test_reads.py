@@ -12,8 +12,8 @@ from data_pipeline.formats.grib import reader as source
 from data_pipeline.formats.grib.packed_columns import PARTS_PER_THREAD
 from data_pipeline.formats.grib.reader import MessageReader
 from data_pipeline.formats.open import ensemble_fields
-from data_pipeline.pseudo_members import pseudo_members
-from data_pipeline.sample_reader import read_sample
+from data_pipeline.samples.pseudo_members import pseudo_members
+from data_pipeline.samples.sample_reader import read_sample
 from data_pipeline.task import Variable
 
 VARIABLES, LEADS, MEMBERS, CELLS = ("2t", "z@500", "t@850"), (24, 48), 3, 5 * 8

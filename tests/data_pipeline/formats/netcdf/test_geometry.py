@@ -7,8 +7,8 @@ from netcdf_parts import K, ramp, variables
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import analysis_fields, open_analysis, open_ensemble, open_static
-from data_pipeline.grid_coordinates import grid_of
-from data_pipeline.points import Points
+from data_pipeline.grids.grid_coordinates import grid_of
+from data_pipeline.grids.points import Points
 
 NORTH, EAST = {"standard_name": "latitude"}, {"standard_name": "longitude", "units": "degrees_east"}
 ID = {"cf_role": "timeseries_id"}

@@ -5,7 +5,7 @@ import pytest
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.variables import NameMap
-from data_pipeline.parameters import PARAMETERS
+from data_pipeline.variables.parameters import PARAMETERS
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

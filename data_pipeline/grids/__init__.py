@@ -1,0 +1,1 @@
+"""Parts of a `Grid`: coordinates of files, points without a grid, reduced Gaussian grids, Legendre functions."""

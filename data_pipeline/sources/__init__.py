@@ -1,0 +1,1 @@
+"""Sources of fields beside the archive: datasets of xarray and forecast files; inventory and checks of sources."""

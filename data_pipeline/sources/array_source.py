@@ -1,0 +1,96 @@
+"""ArraySource: forecasts and analyses in datasets of xarray, as the data source of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+import xarray as xr
+
+from data_pipeline.common.checks import check_choice
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import fingerprint_of, hash_of
+from data_pipeline.dates import Dates
+from data_pipeline.formats.reader_versions import common_versions
+from data_pipeline.ledger import Omission
+from data_pipeline.protocols import Fields, MissingPolicy
+from data_pipeline.sources.array_fields import StandardDataset, static_names
+from data_pipeline.task import Task, Variable
+
+
+class ArraySource:
+    """Datasets of xarray, in memory or of dask; implements `protocols.DataSource`.
+
+    `names` maps names of variables in the datasets to GRIB names, such as {"t2m": "2t"}. `static` has static fields;
+    by default they are the variables of the ensemble without times. `missing`: what happens to a forecast with a field
+    that has no value in any cell, as in `data_pipeline.archive.Archive`.
+    """
+
+    moments: ClassVar[None] = None
+    omissions: ClassVar[tuple[Omission, ...]] = ()
+
+    def __init__(
+        self,
+        ensemble: xr.Dataset,
+        truth: xr.Dataset,
+        static: xr.Dataset | None = None,
+        names: Mapping[str, str] | None = None,
+        missing: MissingPolicy = "error",
+    ) -> None:
+        check_choice("missing", missing, get_args(MissingPolicy))
+        self.missing = missing
+        names = names or {}
+        own = [{name: names[name] for name in names if name in each} for each in (ensemble, truth)]
+        if unknown := [name for name in names if name not in own[0] and name not in own[1]]:
+            raise InputError(f"names has {unknown[0]!r}, which is no variable of the datasets; correct it")
+        self._ensemble = StandardDataset.forecasts(ensemble, "the ensemble", own[0])
+        self._truth = StandardDataset.analyses(truth, "the truth", own[1])
+        self._static = static
+
+    def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
+        """Do nothing: opening the fields raises the errors."""
+
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
+        """Open the ensemble to read samples from."""
+        return self._ensemble.forecast_fields(variables, lead_times)
+
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
+        """Open the analyses to read samples from."""
+        return self._truth.analysis_fields(variables)
+
+    @cached_property
+    def static(self) -> xr.Dataset:
+        """The static fields, (latitude, longitude)."""
+        given = self._ensemble.dataset if self._static is None else self._static
+        if not static_names(given):
+            return xr.Dataset()
+        found = StandardDataset.static(given, "the static fields").dataset
+        return found.transpose("latitude", "longitude", "point", missing_dims="ignore")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of names, coordinates, attributes and values of ensemble, truth and static fields.
+
+        Arrays of dask are not computed for it: the names of their chunks, which depend on the files, stand for values.
+        """
+        sources = [[one.labels, _described(one.dataset)] for one in (self._ensemble, self._truth)]
+        return fingerprint_of(sources, _described(self.static), common_versions())
+
+
+def _described(dataset: xr.Dataset) -> dict[str, Any]:
+    found = {}
+    for name, one in dataset.variables.items():
+        attributes = {str(key): value for key, value in one.attrs.items()}
+        found[str(name)] = [one.dims, one.shape, str(one.dtype), attributes, _contents(one)]
+    return found
+
+
+def _contents(variable: xr.Variable) -> list[str]:
+    """Return hashes of the values: of each row along the first of many dimensions, so that no array is copied whole."""
+    if variable.chunks:
+        return [str(getattr(variable.data, "name", ""))]
+    rows = variable if variable.ndim > 2 else [variable]
+    arrays = (np.ascontiguousarray(row.values) for row in rows)
+    return [hash_of(values.tolist() if values.dtype.hasobject else values.tobytes()) for values in arrays]

@@ -1,0 +1,1 @@
+"""Variables: names, parameters of GRIB, units, physical meaning, and thresholds of events."""

@@ -1,0 +1,270 @@
+"""Rows of scores: every score of an evaluation with its interval, finished once from the sums of a scoreboard.
+
+scores.json, scores.csv, the report and the data set of `score` are written from these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from evaluation.scores.ratios import captured, skill
+from evaluation.scores.score import Score
+from evaluation.scoring.aggregation import Tally, WeightedMean
+from evaluation.scoring.scoreboard import DISTRIBUTION, MEMBERS, ORACLE, REFERENCES, Scoreboard
+from evaluation.significance.intervals import Estimate, estimates
+from evaluation.significance.run_means import RunMean
+
+OVERALL = "all"
+"""Lead time, season, hour or number of members of a row over all of them."""
+GLOBAL = "global"
+SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
+UNKNOWN = Estimate(np.nan)
+
+Function = Callable[..., np.ndarray]
+
+
+class ScoreRow(NamedTuple):
+    """One number of a model in a part of the forecasts; numbers that are undefined are NaN.
+
+    `form` is `distribution`, or `members` for the members that `correct` writes. `score` is the name of a score or of
+    a comparison. `label` names one of several numbers of a score, such as a threshold. `members` is the number of first
+    members that are scored. `low` and `high` are the ends of the 95 % interval. `skill` is 1 - value / value of the raw
+    ensemble for scores that are 0 at best, with its own, paired, interval. `n_forecasts` and `n_dates` count the
+    forecasts and starts with a scored cell.
+    """
+
+    model: str
+    form: str
+    score: str
+    label: str
+    target: str
+    units: str
+    lead_time: str
+    region: str
+    season: str
+    hour: str
+    members: str
+    value: float
+    low: float
+    high: float
+    skill: float
+    skill_low: float
+    skill_high: float
+    n_forecasts: int
+    n_dates: int
+
+    @property
+    def slice(self) -> tuple[str, str] | None:
+        """Kind and label of the part; None for a part by several kinds, such as a season of a lead time."""
+        own = {"lead": self.lead_time, "season": self.season, "hour": self.hour, "members": self.members}
+        named = [(kind, label) for kind, label in own.items() if label != OVERALL]
+        if self.region != GLOBAL or not named:
+            named.append(("region", self.region))
+        return named[0] if len(named) == 1 else None
+
+
+@dataclass(frozen=True)
+class ScoreRows:
+    """All rows of one target, and its `comparisons` of models by the CRPS, which are rows too."""
+
+    rows: Sequence[ScoreRow]
+    comparisons: Sequence[ScoreRow]
+
+    @classmethod
+    def of(
+        cls, board: Scoreboard, target: int, units: str = "", parts: Sequence[ScoredPart] | None = None
+    ) -> ScoreRows:
+        """Finish the scores of all `parts`, or of every part; `units` are used if the target does not tell its own."""
+        rows: list[ScoreRow] = []
+        comparisons: list[ScoreRow] = []
+        for part in list_parts(board) if parts is None else parts:
+            finisher = Finisher(board, target, part, units)
+            rows += finisher.rows()
+            comparisons += finisher.comparisons()
+        for size, tallies in board.by_member_count.items():
+            some = replace(board, tallies=tallies, written=board.written_by_count.get(size, {}))
+            finisher = Finisher(some, target, whole(board), units, str(size))
+            rows += finisher.rows()
+            comparisons += finisher.comparisons()
+        return cls(rows, comparisons)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPart:
+    """Forecasts and the region that scores are averaged over; `chosen` is true for these forecasts."""
+
+    chosen: np.ndarray
+    lead_time: str = OVERALL
+    region: str = GLOBAL
+    season: str = OVERALL
+    hour: str = OVERALL
+
+
+def whole(board: Scoreboard) -> ScoredPart:
+    """Return the part of all forecasts and cells."""
+    return ScoredPart(np.ones(len(board.init_times), bool))
+
+
+def list_parts(board: Scoreboard) -> list[ScoredPart]:
+    """Return every lead time in every season in every region, with all of them together, and every hour."""
+    valid = (board.init_times + 3600 * board.lead_times).astype("datetime64[s]")
+    month = valid.astype("datetime64[M]").astype(int) % 12 + 1
+    hour = valid.astype("datetime64[h]").astype(int) % 24
+    every = {OVERALL: whole(board).chosen}
+    leads = every | {str(lead): board.lead_times == lead for lead in board.task.lead_times}
+    seasons = every | {name: np.isin(month, months) for name, months in SEASONS.items()}
+    parts = [
+        ScoredPart(of_lead & of_season, lead, region, season)
+        for lead, of_lead in leads.items()
+        for season, of_season in seasons.items()
+        for region in board.regions
+    ]
+    parts += [ScoredPart(hour == one, hour=f"{one:02d}") for one in np.unique(hour).tolist()]
+    return [part for part in parts if part.chosen.any()]
+
+
+@dataclass(frozen=True, eq=False)
+class Finisher:
+    """Finishes the sums of one part: the only way from sums to scores with intervals."""
+
+    board: Scoreboard
+    target: int
+    part: ScoredPart
+    units: str = ""
+    members: str = OVERALL
+
+    def rows(self) -> Iterator[ScoreRow]:
+        """Yield the scores of all models and of their members as written."""
+        board = self.board
+        variable = board.task.targets[self.target]
+        for score in board.computed:
+            labels = score.labels(board.settings, self.target) if score.labels else ("",)
+            units = (variable.units or self.units) if score.units == "target" else score.units
+            raw = self._averages(board.tallies["raw"], score)
+            for name, form, tally in board.forms():
+                valid = not score.is_fair or board.fair_is_valid(name, tally)
+                if form == MEMBERS and not valid:
+                    continue  # quantiles have no fair score
+                own = self._averages(tally, score)
+                values = self.estimates(_value(score), own, len(labels))
+                gains = [UNKNOWN] * len(labels)
+                if score.has_skill and valid:
+                    gains = self.estimates(_skill(score), [*own, *raw], len(labels))
+                for label, value, gain in zip(labels, values, gains, strict=True):
+                    yield self._row(name, form, score.name, label, units, value, gain)
+
+    def comparisons(self) -> Iterator[ScoreRow]:
+        """Yield the comparisons of all models; nothing for a part by several kinds."""
+        if self._row("", "", "", "", "", UNKNOWN).slice is None:
+            return
+        for name, form, tally in self.board.forms():
+            if form == MEMBERS:
+                means = [tally, self.board.tallies[name]]
+                minus = self.estimate(np.subtract, [self.mean(one, "crps") for one in means])
+                yield self._row(name, form, "crps_minus_distribution", "", "", minus)
+                continue
+            for ending, fair in (("", False), ("_fair", True)):
+                for reference in REFERENCES:
+                    if reference != "raw":  # the skill against raw is that of the CRPS
+                        yield self._compared(skill, (name, reference), f"skill_vs_{reference}{ending}", fair)
+                yield self._compared(captured, (name, "raw", ORACLE), f"captured{ending}", fair)
+            for reference in REFERENCES:
+                yield self._compared(np.subtract, (name, reference), f"crps_minus_{reference}")
+
+    def _compared(self, function: Function, models: Sequence[str], key: str, fair: bool = False) -> ScoreRow:
+        """Return a function of the CRPS of `models`; NaN if one is missing or, for the fair CRPS, not valid."""
+        board = self.board
+        known = {*board.tallies, *([ORACLE] if board.oracle else [])}
+        usable = known.issuperset(models) and (not fair or all(map(board.fair_is_valid, models)))
+        kind = "crps_fair" if fair else "crps"
+        found = self.estimate(function, [self.crps(model, kind) for model in models]) if usable else UNKNOWN
+        return self._row(models[0], DISTRIBUTION, key, "", "", found)
+
+    def crps(self, name: str, kind: str = "crps") -> WeightedMean:
+        """Return the CRPS of a model; of the oracle always the fair one: its members are drawn like the truth."""
+        return self.mean(self.board.tally(name), "crps_fair" if name == ORACLE else kind)
+
+    def mean(self, tally: Tally, statistic: str) -> WeightedMean:
+        """Return the averages of a statistic over each forecast of the part."""
+        return tally.per_forecast[statistic][self._place]
+
+    def estimate(self, function: Function, means: Sequence[WeightedMean]) -> Estimate:
+        """Return the single number of `estimates`."""
+        (found,) = self.estimates(function, means)
+        return found
+
+    def estimates(self, function: Function, means: Sequence[WeightedMean], count: int = 1) -> list[Estimate]:
+        """Return the first `count` numbers of a function of averages over the forecasts that all of `means` have.
+
+        All lead times of a start are one case. Another target of the task may have more numbers.
+        """
+        counted = np.all([mean.weight.reshape(len(mean.weight)) > 0 for mean in means], axis=0)
+        if not counted.any():
+            return [UNKNOWN] * count
+        starts, position = self._starts
+        return estimates(function, [merge(mean, position, len(starts), counted) for mean in means], starts)[:count]
+
+    def contributions(self, tally: Tally, statistic: str) -> np.ndarray:
+        """Return the contribution of each start to the average of all, (starts, ...)."""
+        starts, position = self._starts
+        merged = merge(self.mean(tally, statistic), position, len(starts), np.ones(len(position), bool))
+        return WeightedMean(merged.total, merged.weight.sum(0)).value
+
+    @cached_property
+    def _place(self) -> tuple[np.ndarray, int, int]:
+        return self.part.chosen, self.target, list(self.board.regions).index(self.part.region)
+
+    @cached_property
+    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+        """The starts of the part, and the index of the start of each forecast."""
+        starts, position = np.unique(self.board.init_times[self.part.chosen], return_inverse=True)
+        return starts, position
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """Numbers of forecasts and of starts with a scored cell."""
+        scored = self.mean(self.board.tallies["raw"], "crps").weight > 0
+        return int(scored.sum()), len(np.unique(self._starts[1][scored]))
+
+    def _averages(self, tally: Tally, score: Score) -> list[WeightedMean]:
+        return [self.mean(tally, statistic) for statistic in score.statistics]
+
+    def _row(
+        self, model: str, form: str, score: str, label: str, units: str, value: Estimate, gain: Estimate = UNKNOWN
+    ) -> ScoreRow:
+        part = self.part
+        return ScoreRow(
+            model, form, score, label, str(self.board.task.targets[self.target]), units,
+            part.lead_time, part.region, part.season, part.hour, self.members,
+            *_numbers(value), *_numbers(gain), *self._sizes,
+        )  # fmt: skip
+
+
+def merge(mean: WeightedMean, position: np.ndarray, starts: int, counted: np.ndarray) -> WeightedMean:
+    """Return the sums of each start over the forecasts that are `counted`."""
+    if isinstance(mean, RunMean):
+        return mean.each(lambda run: merge(run, position, starts, counted))
+    merged = WeightedMean(np.zeros((starts, *mean.total.shape[1:])), np.zeros((starts, *mean.weight.shape[1:])))
+    np.add.at(merged.total, position[counted], mean.total[counted])
+    np.add.at(merged.weight, position[counted], mean.weight[counted])
+    return merged
+
+
+def _numbers(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.value, *(estimate.interval or (np.nan, np.nan))
+
+
+def _value(score: Score) -> Function:
+    """Return the score as a function of the averages of its statistics, in their order."""
+    return lambda *averages: score.value(**dict(zip(score.statistics, averages, strict=True)))
+
+
+def _skill(score: Score) -> Function:
+    """Return the skill as a function of the averages of a model followed by those of the reference."""
+    value, count = _value(score), len(score.statistics)
+    return lambda *averages: skill(value(*averages[:count]), value(*averages[count:]))
