@@ -15,7 +15,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.files import Paths, expand_addresses
 from data_pipeline.formats.catalog import SINGLE, Catalog, Summary
-from data_pipeline.formats.cf.catalog import BlockCatalog
+from data_pipeline.formats.cf.cf_catalog import BlockCatalog
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.formats.derived import DerivedCatalog, derived
 from data_pipeline.formats.fields import fields_of

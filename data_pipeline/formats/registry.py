@@ -22,7 +22,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
 if TYPE_CHECKING:
-    from data_pipeline.formats.cf.catalog import BlockCatalog
+    from data_pipeline.formats.cf.cf_catalog import BlockCatalog
 
 
 class GribFormat(Format):
@@ -44,13 +44,13 @@ class GribFormat(Format):
         summaries: bool = False,
     ) -> Catalog:
         """Return the fields of all files."""
-        from data_pipeline.formats.grib.catalog import MessageCatalog
+        from data_pipeline.formats.grib.grib_catalog import MessageCatalog
 
         return MessageCatalog.gather(expand_paths(addresses), variables, names, surface=static, summaries=summaries)
 
     def first_grid(self, address: FileAddress, names: Names) -> Grid:
         """Return the grid of the first field whose grid can be read."""
-        from data_pipeline.formats.grib.catalog import MessageCatalog
+        from data_pipeline.formats.grib.grib_catalog import MessageCatalog
 
         return MessageCatalog.first_grid(*expand_paths(address))
 
@@ -68,7 +68,7 @@ class GribFormat(Format):
 
     def summarize(self, paths: Paths, names: Names) -> str:
         """Return a description that is made from the headers."""
-        from data_pipeline.formats.grib.contents import summarize_files
+        from data_pipeline.formats.grib.grib_contents import summarize_files
 
         return summarize_files(paths, names)
 
@@ -84,7 +84,7 @@ class CFFormat(Format):
 
     def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
         """Return the catalogs of members, and of all fields with summaries."""
-        from data_pipeline.formats.netcdf.catalog import NetCDFCatalog, NetCDFSummaries
+        from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog, NetCDFSummaries
 
         return NetCDFCatalog, NetCDFSummaries
 
@@ -108,7 +108,7 @@ class CFFormat(Format):
     def starts(self, address: FileAddress, names: Names) -> np.ndarray:
         """Return the starts that the headers state."""
         from data_pipeline.formats.cf.block import FieldBlock
-        from data_pipeline.formats.cf.variables import NameMap
+        from data_pipeline.formats.cf.cf_variables import NameMap
 
         blocks = self.catalogs()[0].read_blocks(address, NameMap(names))
         dated = [block for block in blocks if isinstance(block, FieldBlock) and block.time.has_leads]
@@ -116,19 +116,19 @@ class CFFormat(Format):
 
     def describe(self, address: FileAddress) -> tuple[Any, ...]:
         """Return what the headers say."""
-        from data_pipeline.formats.netcdf.header import describe_structure
+        from data_pipeline.formats.netcdf.netcdf_header import describe_structure
 
         return describe_structure(*expand_paths(address))
 
     def summarize(self, paths: Paths, names: Names) -> str:
         """Return a description that is made from the headers."""
-        from data_pipeline.formats.cf.contents import summarize_files
+        from data_pipeline.formats.cf.cf_contents import summarize_files
 
         return summarize_files(paths, catalog=self.catalogs()[0], names=names)
 
     def unreadable(self, paths: Paths, names: Names) -> dict[FileAddress, str]:
         """Return the files without any variable that can be read, with the reason."""
-        from data_pipeline.formats.cf.contents import unreadable_files
+        from data_pipeline.formats.cf.cf_contents import unreadable_files
 
         return unreadable_files(paths, catalog=self.catalogs()[0], names=names)
 
@@ -146,14 +146,14 @@ class ZarrFormat(CFFormat):
     def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
         """Return the catalogs of members, and of all fields with summaries."""
         with package("reading Zarr", "train"):
-            from data_pipeline.formats.zarr.catalog import ZarrCatalog, ZarrSummaries
+            from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog, ZarrSummaries
 
         return ZarrCatalog, ZarrSummaries
 
     def describe(self, address: FileAddress) -> tuple[Any, ...]:
         """Return what the headers say."""
         with package("reading Zarr", "train"):
-            from data_pipeline.formats.zarr.header import describe_store
+            from data_pipeline.formats.zarr.zarr_header import describe_store
 
         return tuple(describe_store(address))
 

@@ -16,8 +16,8 @@ import numpy as np
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.positions import compact
-from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.fields import missing_fields
 from data_pipeline.formats.levels import stated_level

@@ -22,8 +22,8 @@ from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import DataSource, Fields, MissingPolicy
-from data_pipeline.store.catalog import StoredFields
 from data_pipeline.store.manifest import MANIFEST_NAME, Manifest
+from data_pipeline.store.store_catalog import StoreCatalog
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
 from data_pipeline.store.store_writer import WriteJob, complete_store
 from data_pipeline.task import Task, Variable
@@ -235,11 +235,11 @@ class Store:
                 "make a store without moments, or leave out data.store"
             )
 
-    def _ensemble(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> StoredFields:
-        return StoredFields.ensemble(self.folder, self._manifest, variables, lead_times)
+    def _ensemble(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> StoreCatalog:
+        return StoreCatalog.ensemble(self.folder, self._manifest, variables, lead_times)
 
-    def _truth(self, variables: Sequence[Variable]) -> StoredFields:
-        return StoredFields.truth(self.folder, self._manifest, variables)
+    def _truth(self, variables: Sequence[Variable]) -> StoreCatalog:
+        return StoreCatalog.truth(self.folder, self._manifest, variables)
 
 
 def choose_source(archive: Archive, folder: str | Path | None, dates: Dates) -> DataSource:

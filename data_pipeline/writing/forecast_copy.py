@@ -15,11 +15,11 @@ from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.common.files import atomic_path, disk_error
 from data_pipeline.common.messages import format_size
 from data_pipeline.formats.cf.block import FieldBlock
+from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.positions import compact
-from data_pipeline.formats.cf.variables import NameMap
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 from data_pipeline.formats.netcdf.file import NetCDFFile, library_lock
+from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog
 from data_pipeline.grid import COORDINATE_TOLERANCE
 from data_pipeline.task import Variable
 from data_pipeline.writing.copying import copy_structure, copy_values, slabs, stored_values

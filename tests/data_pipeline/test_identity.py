@@ -249,7 +249,7 @@ def test_every_option_of_the_heat_experiment_changes_its_fingerprint():
 
 
 def test_every_format_and_every_data_source_is_in_the_law():
-    packages = {path.parent.name for path in (ROOT / "data_pipeline/formats").glob("*/reader.py")}
+    packages = {path.parent.name for path in (ROOT / "data_pipeline/formats").glob("*/*_reader.py")}
     assert {*READER_VERSIONS} - {*COMMON_READERS} == packages
     assert {name.split()[0] for name in WRITERS} == packages | {"store", "arrays"}
     sources = set()

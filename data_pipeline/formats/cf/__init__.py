@@ -5,6 +5,6 @@ variable, `catalog` many files, and `contents` summarises them. `data_pipeline.f
 import this package.
 """
 
-from data_pipeline.formats.cf.contents import summarize_files, unreadable_files
+from data_pipeline.formats.cf.cf_contents import summarize_files, unreadable_files
 
 __all__ = ["summarize_files", "unreadable_files"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.header import Role
+from data_pipeline.formats.cf.cf_header import Role
 
 PROCESS_OF = {
     "point": "instant", "instant": "instant", "mean": "mean", "average": "mean", "avg": "mean",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.header import DataVariable
+from data_pipeline.formats.cf.cf_header import DataVariable
 from data_pipeline.variables.parameters import PARAMETERS
 from data_pipeline.variables.units import STANDARD_GRAVITY, Conversion, find_conversion, normalize_units
 

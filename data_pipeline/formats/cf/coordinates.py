@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header
-from data_pipeline.formats.cf.variables import is_surface_only
+from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header
+from data_pipeline.formats.cf.cf_variables import is_surface_only
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 from data_pipeline.task import Variable
 from data_pipeline.variables.parameters import PARAMETERS

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header, Role, named_role
 from data_pipeline.formats.cf.coordinates import Horizontal
-from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header, Role, named_role
 from data_pipeline.formats.cf.projection import is_eastward, unproject
 from data_pipeline.grids.points import Points
 from data_pipeline.variables.units import normalize_units

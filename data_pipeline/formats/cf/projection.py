@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.header import Coordinate
+from data_pipeline.formats.cf.cf_header import Coordinate
 
 _EARTH_RADIUS = 6_371_229.0
 """Radius (m) of the sphere of most weather models, for files that state no ellipsoid."""

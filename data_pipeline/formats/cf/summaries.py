@@ -15,8 +15,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import LEVEL_STEPS, MEAN, STD, Summary
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.cell_methods import parse_cell_methods
-from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header, role_of
-from data_pipeline.formats.cf.variables import NameMap
+from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header, role_of
+from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.variables.units import normalize_units
 
 _OF_METHOD: dict[str, Summary] = {

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header, Role
+from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header, Role
 from data_pipeline.variables.meaning import INSTANT, UNKNOWN
 
 _CALENDARS = ("standard", "gregorian", "proleptic_gregorian")

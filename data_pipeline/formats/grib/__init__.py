@@ -5,7 +5,7 @@ the order of packed members.
 """
 
 from data_pipeline.formats.grib.cache import index_files
-from data_pipeline.formats.grib.contents import summarize_files
+from data_pipeline.formats.grib.grib_contents import summarize_files
 from data_pipeline.formats.grib.lattice import Lattice
 
 __all__ = ["Lattice", "index_files", "summarize_files"]

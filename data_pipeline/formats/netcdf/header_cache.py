@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.formats.cache_files import read_cache, write_cache
-from data_pipeline.formats.cf.header import StoredVariable
+from data_pipeline.formats.cf.cf_header import StoredVariable
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 

@@ -21,7 +21,7 @@ from zarr.storage import StorePath
 from data_pipeline.common import identity
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.positions import compact
-from data_pipeline.formats.zarr.store import Reading, ZarrStore
+from data_pipeline.formats.zarr.zarr_store import Reading, ZarrStore
 
 _ABSENT = 2**64 - 1
 """Offset, in the index of a shard, of a chunk that was never written."""

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import UNKNOWN_FORMAT, file_format, wrong_format
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog
 from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.statistic_file import load_statistic

@@ -18,8 +18,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.netcdf.file import NetCDFFile
-from data_pipeline.formats.netcdf.header import netcdf_header
 from data_pipeline.formats.netcdf.header_cache import LARGEST_HEADER
+from data_pipeline.formats.netcdf.netcdf_header import netcdf_header
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.writing import Encoder
 
@@ -223,7 +223,7 @@ def test_values_that_were_not_kept_are_read_from_the_file(cache, tmp_path, opene
     """A later version of this project may take more variables for coordinates."""
     path = write_netcdf(tmp_path / "file")
     with monkeypatch.context() as earlier:
-        earlier.setattr("data_pipeline.formats.cf.header._coordinate_role", lambda *_: None)
+        earlier.setattr("data_pipeline.formats.cf.cf_header._coordinate_role", lambda *_: None)
         netcdf_header(path)
     header = netcdf_header(path)
     assert len(opened) == 2

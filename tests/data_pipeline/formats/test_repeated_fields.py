@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.catalog import BlockCatalog
-from data_pipeline.formats.grib.catalog import MessageCatalog
+from data_pipeline.formats.cf.cf_catalog import BlockCatalog
+from data_pipeline.formats.grib.grib_catalog import MessageCatalog
 from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.grid import Grid

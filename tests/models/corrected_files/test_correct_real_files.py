@@ -9,8 +9,8 @@ import torch
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.block import FieldBlock
-from data_pipeline.formats.cf.variables import NameMap
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.cf.cf_variables import NameMap
+from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog
 from data_pipeline.formats.open import ensemble_fields, grid_of_files
 from data_pipeline.grid import Grid
 from data_pipeline.grids.reduced_grid import ReducedGrid

@@ -8,7 +8,7 @@ from correction_runs import correct, correct_with, random_corrector, write_membe
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import reader
+from data_pipeline.formats.grib import grib_reader as reader
 from data_pipeline.task import Task
 from data_pipeline.writing import repack
 from models.engines.torch_engine import TorchEngine

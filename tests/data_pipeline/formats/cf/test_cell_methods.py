@@ -4,7 +4,7 @@ import pytest
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
-from data_pipeline.formats.cf.header import role_of
+from data_pipeline.formats.cf.cf_header import role_of
 
 
 def process(**attributes):

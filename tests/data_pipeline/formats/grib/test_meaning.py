@@ -7,7 +7,7 @@ import pytest
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say_once
 from data_pipeline.formats.grib import summarize_files
-from data_pipeline.formats.grib.catalog import MessageCatalog
+from data_pipeline.formats.grib.grib_catalog import MessageCatalog
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.task import Variable

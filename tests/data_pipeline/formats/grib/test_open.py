@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats import datasets
 from data_pipeline.formats.datasets import select_variable
-from data_pipeline.formats.grib import reader
+from data_pipeline.formats.grib import grib_reader as reader
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 from data_pipeline.grid import Grid
 from data_pipeline.samples.pseudo_members import pseudo_members, read_moments

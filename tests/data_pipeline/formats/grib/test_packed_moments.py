@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.threads import BUDGET
+from data_pipeline.formats.grib import grib_reader as source
 from data_pipeline.formats.grib import packed_moments
-from data_pipeline.formats.grib import reader as source
-from data_pipeline.formats.grib.catalog import MessageCatalog
+from data_pipeline.formats.grib.grib_catalog import MessageCatalog
 from data_pipeline.formats.grib.packed_columns import PackedColumns
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.protocols import WHOLE

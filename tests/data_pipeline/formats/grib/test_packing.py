@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import decode as module
-from data_pipeline.formats.grib import reader as source
-from data_pipeline.formats.grib.catalog import MessageCatalog
+from data_pipeline.formats.grib import grib_reader as source
+from data_pipeline.formats.grib.grib_catalog import MessageCatalog
 from data_pipeline.formats.grib.horizontal import ALTERNATIVE_ROWS
 from data_pipeline.formats.grib.packing import BLOCK_VALUES, SMALL_BLOCK_VALUES
 from data_pipeline.formats.grib.table import Table

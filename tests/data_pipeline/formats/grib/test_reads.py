@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from data_pipeline.common.threads import BUDGET
-from data_pipeline.formats.grib import reader as source
+from data_pipeline.formats.grib import grib_reader as source
+from data_pipeline.formats.grib.grib_reader import MessageReader
 from data_pipeline.formats.grib.packed_columns import PARTS_PER_THREAD
-from data_pipeline.formats.grib.reader import MessageReader
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.samples.pseudo_members import pseudo_members
 from data_pipeline.samples.sample_reader import read_sample

@@ -1,7 +1,7 @@
 """Summary of the contents of files."""
 
 from data_pipeline.formats.cf import summarize_files
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog
 
 K = {"units": "K"}
 

@@ -5,8 +5,8 @@ import pytest
 from netcdf_parts import VALID, K, ramp, read, variables
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.contents import summarize_files
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.cf.cf_contents import summarize_files
+from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis
 
 SINCE = {"units": "hours since 2000-01-01"}

@@ -4,7 +4,7 @@ import eccodes
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.variables import NameMap
+from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.variables.parameters import PARAMETERS
 
 

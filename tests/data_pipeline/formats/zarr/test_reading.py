@@ -12,8 +12,8 @@ import pytest
 import zarr
 
 from data_pipeline.formats.open import ensemble_fields
-from data_pipeline.formats.zarr import reader
-from data_pipeline.formats.zarr.catalog import ZarrCatalog
+from data_pipeline.formats.zarr import zarr_reader as reader
+from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog
 from data_pipeline.task import Variable
 
 T = [Variable("t", 500), Variable("t", 850)]

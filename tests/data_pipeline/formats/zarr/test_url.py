@@ -18,8 +18,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Url, expand_addresses
 from data_pipeline.formats.cf import summarize_files
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
-from data_pipeline.formats.zarr.catalog import ZarrCatalog
-from data_pipeline.formats.zarr.store import _opened
+from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog
+from data_pipeline.formats.zarr.zarr_store import _opened
 from data_pipeline.task import Variable
 
 T = [Variable("t", 500), Variable("t", 850)]

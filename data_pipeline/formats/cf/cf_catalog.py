@@ -16,9 +16,9 @@ from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import FileAddress, Paths, expand_addresses
 from data_pipeline.formats.catalog import SINGLE, Summary, describe_files
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
-from data_pipeline.formats.cf.header import Header
+from data_pipeline.formats.cf.cf_header import Header
+from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.point_reader import PointReader
-from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.loaded import LoadedReader
 from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.grid import Grid

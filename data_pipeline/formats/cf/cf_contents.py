@@ -10,8 +10,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress, Paths, expand_addresses, total_bytes
 from data_pipeline.common.messages import format_size, format_values
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
-from data_pipeline.formats.cf.catalog import BlockCatalog
-from data_pipeline.formats.cf.variables import NameMap
+from data_pipeline.formats.cf.cf_catalog import BlockCatalog
+from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.variables import describe_variables
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import UNKNOWN

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from data_pipeline.common.files import FileAddress
 from data_pipeline.formats.cf.block import FieldBlock
-from data_pipeline.formats.cf.catalog import BlockCatalog
-from data_pipeline.formats.cf.header import Header
+from data_pipeline.formats.cf.cf_catalog import BlockCatalog
+from data_pipeline.formats.cf.cf_header import Header
 from data_pipeline.formats.cf.summaries import interpret_summary
-from data_pipeline.formats.zarr.header import ZarrFile, zarr_header
-from data_pipeline.formats.zarr.reader import ArrayLayout, ChunkReader
+from data_pipeline.formats.zarr.zarr_header import ZarrFile, zarr_header
+from data_pipeline.formats.zarr.zarr_reader import ArrayLayout, ChunkReader
 from data_pipeline.grid import Grid
 
 

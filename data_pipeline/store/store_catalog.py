@@ -1,4 +1,4 @@
-"""StoredFields: the fields of a store as a `Catalog`, so that a store is opened like any other format."""
+"""StoreCatalog: the fields of a store as a `Catalog`, so that a store is opened like any other format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.store.manifest import Manifest
-from data_pipeline.store.reader import FIELD_LOCATION, StoreReader
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME
 from data_pipeline.store.store_plan import VALUE_BYTES, StorePlan
+from data_pipeline.store.store_reader import FIELD_LOCATION, StoreReader
 from data_pipeline.task import Variable
 
 STORE_ROW = np.dtype(
@@ -35,7 +35,7 @@ SAMPLE_SHAPES: dict[str, Callable[[StorePlan], tuple[int, ...]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class StoredFields:
+class StoreCatalog:
     """The fields of the `wanted` variables in the files of a store, one row for each.
 
     The rows include all starts and lead times of the store; fields outside the store's samples get offset -1.
@@ -54,7 +54,7 @@ class StoredFields:
     @classmethod
     def ensemble(
         cls, folder: Path, manifest: Manifest, variables: Sequence[Variable], lead_times: Sequence[int]
-    ) -> StoredFields:
+    ) -> StoreCatalog:
         """List the forecast fields of `variables`; raise if one is absent at some of `lead_times`."""
         plan = manifest.plan
         slots: Slots = {}
@@ -83,7 +83,7 @@ class StoredFields:
         return cls(folder, *_fields(folder, manifest, "the store", variables, slots, stated, numbers))
 
     @classmethod
-    def truth(cls, folder: Path, manifest: Manifest, variables: Sequence[Variable]) -> StoredFields:
+    def truth(cls, folder: Path, manifest: Manifest, variables: Sequence[Variable]) -> StoreCatalog:
         """List the analyses of `variables`; an analysis is listed once even if several forecasts are valid at its time.
 
         Analyses at the start of a forecast are channels of the forecast's ensemble, equal in every member.
@@ -119,7 +119,7 @@ class StoredFields:
             locations[name] = self.rows[name]
         return StoreReader(self.grid, self.paths, locations)
 
-    def where(self, condition: np.ndarray) -> StoredFields:
+    def where(self, condition: np.ndarray) -> StoreCatalog:
         """Return only the fields for which `condition` holds."""
         return replace(self, rows=self.rows[condition])
 

@@ -12,9 +12,9 @@ import zarr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress
-from data_pipeline.formats.cf.header import DataVariable, Header, StoredVariable
+from data_pipeline.formats.cf.cf_header import DataVariable, Header, StoredVariable
 from data_pipeline.formats.zarr.array import ZarrArray
-from data_pipeline.formats.zarr.store import ZarrStore
+from data_pipeline.formats.zarr.zarr_store import ZarrStore
 
 
 @dataclass(frozen=True, eq=False)

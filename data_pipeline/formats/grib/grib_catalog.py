@@ -18,11 +18,11 @@ from data_pipeline.formats.equivalents import needed
 from data_pipeline.formats.grib.audit import difference
 from data_pipeline.formats.grib.cache import table_of, tables_of
 from data_pipeline.formats.grib.conversion import find_conversions, wanted_units
+from data_pipeline.formats.grib.grib_reader import LOCATION, MessageReader
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.left_out import describe_left_out
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.packing import decodable
-from data_pipeline.formats.grib.reader import LOCATION, MessageReader
 from data_pipeline.formats.grib.scan import read_message
 from data_pipeline.formats.grib.table import RECORD, Stamp
 from data_pipeline.formats.levels import level_text

@@ -11,7 +11,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import wrong_format
 from data_pipeline.common.identity import field_count
-from data_pipeline.formats.cf.header import Header, StoredVariable
+from data_pipeline.formats.cf.cf_header import Header, StoredVariable
 from data_pipeline.formats.netcdf.file import NetCDFFile, is_netcdf
 from data_pipeline.formats.netcdf.header_cache import FileStructure, load_structure, save_structure
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from data_pipeline.common.files import FileAddress, expand_paths
 from data_pipeline.formats.cf.block import FieldBlock
-from data_pipeline.formats.cf.catalog import BlockCatalog
-from data_pipeline.formats.cf.header import Header
+from data_pipeline.formats.cf.cf_catalog import BlockCatalog
+from data_pipeline.formats.cf.cf_header import Header
 from data_pipeline.formats.cf.summaries import interpret_summary
 from data_pipeline.formats.netcdf.file import NetCDFFile
-from data_pipeline.formats.netcdf.header import netcdf_header
-from data_pipeline.formats.netcdf.reader import BlockLayout, BlockReader
+from data_pipeline.formats.netcdf.netcdf_header import netcdf_header
+from data_pipeline.formats.netcdf.netcdf_reader import BlockLayout, BlockReader
 from data_pipeline.grid import Grid
 
 
