@@ -249,7 +249,8 @@ def test_every_option_of_the_heat_experiment_changes_its_fingerprint():
 
 
 def test_every_format_and_every_data_source_is_in_the_law():
-    packages = {path.parent.name for path in (ROOT / "data_pipeline/formats").glob("*/*_reader.py")}
+    folders = (ROOT / "data_pipeline/formats").iterdir()
+    packages = {path.name for path in folders if (path / f"{path.name}_reader.py").is_file()}
     assert {*READER_VERSIONS} - {*COMMON_READERS} == packages
     assert {name.split()[0] for name in WRITERS} == packages | {"store", "arrays"}
     sources = set()
