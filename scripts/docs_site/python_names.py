@@ -33,7 +33,7 @@ def module_file(module: str) -> Path:
         for path in (place.with_suffix(".py"), place / "__init__.py"):
             if path.is_file():
                 return path
-    raise InputError(f"there is no module {module}; mend the list of modules in scripts/docs_site/reference.py")
+    raise InputError(f"there is no module {module}; mend the list of modules in scripts/docs_site/python_pages.py")
 
 
 def parse(module: str) -> ast.Module:
