@@ -124,6 +124,17 @@ class Fields:
         return self.reader.identity(wanted)
 
 
+def fill_missing(wanted: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Set the fields of `out` (..., h, w) whose number in `wanted` (...) is negative to NaN.
+
+    Returns the positions of the others in the flat `wanted`.
+    """
+    if out.shape[: wanted.ndim] != wanted.shape:
+        raise ValueError(f"the array to fill is {out.shape}, the fields asked for are {wanted.shape}")
+    out[wanted < 0] = np.nan
+    return np.flatnonzero(wanted >= 0)
+
+
 class FieldSource(Protocol):
     """Opens the fields of samples: the part of `DataSource` that `inputs.input_fields` needs."""
 

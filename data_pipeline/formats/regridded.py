@@ -14,7 +14,7 @@ from data_pipeline.formats.selected_points import SelectedPointsReader
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
 from data_pipeline.grids.reduced_grid import ReducedGrid
-from data_pipeline.protocols import ALL, FieldReader, IdentifiedReader, Index, Window
+from data_pipeline.protocols import ALL, FieldReader, IdentifiedReader, Index, Window, fill_missing
 from data_pipeline.regridding.grid_coverage import shared_points
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import Method, weights_between
@@ -87,8 +87,7 @@ class RegriddedReader:
         weights = weights_between(self.source.grid, self.grid, self.method)
         rows, columns = window
         selected = np.atleast_1d(np.arange(self.grid.shape[0])[rows])
-        out[wanted < 0] = np.nan
-        there = np.flatnonzero(wanted >= 0)
+        there = fill_missing(wanted, out)
         if not selected.size or not there.size:
             return
         height, width = self.source.grid.shape

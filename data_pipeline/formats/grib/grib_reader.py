@@ -24,7 +24,7 @@ from data_pipeline.formats.grib.packing import Packing
 from data_pipeline.formats.grib.scan import changed_file
 from data_pipeline.formats.grib.table import Stamp
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL, Window
+from data_pipeline.protocols import ALL, Window, fill_missing
 from data_pipeline.samples.pseudo_members import reduce_members
 from data_pipeline.variables.units import Conversion
 
@@ -71,11 +71,8 @@ class MessageReader:
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Decode the `window` of each message in `wanted` (...) into `out` (..., h, w); NaN where it is negative."""
-        if out.shape[: wanted.ndim] != wanted.shape:
-            raise ValueError(f"out has shape {out.shape}, which does not begin with the shape {wanted.shape} of wanted")
-        out[wanted < 0] = np.nan
         cutout = Cutout.of(window, self.grid.shape)
-        there = np.flatnonzero(wanted >= 0)
+        there = fill_missing(wanted, out)
         if not cutout.height or not there.size:
             return
         order = there[np.argsort(wanted.ravel()[there], kind="stable")]  # in file order

@@ -23,7 +23,7 @@ from data_pipeline.formats.cf.coordinates import Horizontal
 from data_pipeline.formats.cf.positions import compact, runs
 from data_pipeline.formats.zarr.array import ZarrArray
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import Window
+from data_pipeline.protocols import Window, fill_missing
 from data_pipeline.variables.units import Conversion
 
 READ_THREADS = 8
@@ -190,10 +190,7 @@ class ChunkReader:
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Read the `window` of each field in `wanted` (...) into `out` (..., h, w); NaN where `wanted` is negative."""
-        if out.shape[: wanted.ndim] != wanted.shape:
-            raise ValueError(f"the array to fill is {out.shape}, the fields asked for are {wanted.shape}")
-        out[wanted < 0] = np.nan
-        there = np.flatnonzero(wanted >= 0)
+        there = fill_missing(wanted, out)
         if not len(there) or not out.size:
             return
         fields = wanted.ravel()[there]

@@ -139,7 +139,7 @@ def test_any_part_of_a_forecast_and_its_moments_are_those_of_the_dataset(file, d
 
 def test_an_array_of_another_shape_is_refused(file):
     fields = ensemble_fields(file, WANTED, LEADS)
-    with pytest.raises(ValueError, match=r"out has shape \(3, 2, 5, 8\), which does not begin with the shape \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"the array to fill is \(3, 2, 5, 8\), the fields asked for are \(3, 3\)"):
         fields.read(fields.cells[0, 0], np.empty((3, 2, 5, 8), np.float32))
 
 
