@@ -29,7 +29,7 @@ WRONG = {
         ({"baseline": "emos"}, "model.baseline must be climate, null or options of emos"),
         ({"baseline": {"family": GAMMA, "lower": 0.0}}, f"model.baseline has no family={GAMMA}"),
     ],
-    "networks.lenet.LeNet": [
+    "published.lenet.LeNet": [
         ({"width": 0}, f"model.width {WIDTH}"),
         ({"hidden": 1.5}, f"model.hidden {WIDTH}"),
         ({"dropout": 1.0}, "model.dropout must be a number"),
@@ -56,7 +56,7 @@ WRONG = {
         ({"cell_width": -1}, f"model.cell_width {COUNT}"),
         ({"head": "members", "baseline": {}}, "model.baseline to climate or null"),
     ],
-    "networks.poet.PoET": [
+    "published.poet.PoET": [
         ({"widths": []}, "model.widths must be a list of channels, the finest resolution first, got []"),
         ({"widths": 8}, "model.widths must be a list of channels"),
         ({"widths": [8, 0]}, f"model.widths {WIDTH}, got 0"),
@@ -65,7 +65,7 @@ WRONG = {
         ({"norm": "none"}, "model.norm must be one of field, channel, got 'none'"),
         ({}, "needs 3 rows and columns at the coarsest of its 4 resolutions, and 13 x 16 points"),
     ],
-    "networks.deep_weather.DeepWeather": [
+    "published.deep_weather.DeepWeather": [
         ({"bias_depth": 4}, "model.bias_depth=4 needs 17 rows and columns, and got 13 x 16 points"),
         ({"bias_depth": -1}, f"model.bias_depth {COUNT}"),
         ({"smoothness_penalty": -1}, "model.smoothness_penalty must be a number of at least 0 and less than 100"),
@@ -76,7 +76,7 @@ WRONG = {
         ({"trained_networks": "mean"}, "model.trained_networks must be one of both, bias, uncertainty, got 'mean'"),
         ({"bias_depth": 0}, "take fewer", TASK, Grid.regular(3, 8)),
     ],
-    "networks.ens10.ENS10UNet": [
+    "published.ens10.ENS10UNet": [
         ({}, "halves the grid twice, which needs 5 rows and columns", TASK, SMALL),
         ({}, "halves the grid twice, which needs 5 rows and columns", TASK, Grid.regular(9, 4)),
     ],
@@ -92,12 +92,12 @@ WRONG = {
         ({"backbone": CONVOLUTION | {"kernel_size": 15}}, "model.backbone cannot take "),
         ({"backbone": CONVOLUTION | {"kernel_size": 3}}, "must return a tensor (batch, channels, 13, 16)"),
     ],
-    "networks.heat_networks.CNN": [
+    "published.heat_networks.CNN": [
         ({}, "task toy has 3 inputs, but this model needs one"),
         ({"width": 0}, f"model.width {WIDTH}", HEAT),
         ({"coordinates": 1}, "model.coordinates must be true or false", HEAT),
     ],
-    "networks.heat_networks.Mixture": [
+    "published.heat_networks.Mixture": [
         (
             {"experts": 1, "routing": {"quantile": 0.3}},
             "model.experts must be a whole number of at least 2, got 1",
@@ -105,7 +105,7 @@ WRONG = {
         ),
         ({"routing": {"quantil": 1}}, "model.routing has no option 'quantil'; it has quantile", HEAT),
     ],
-    "networks.heat_networks.KnownRegions": [
+    "published.heat_networks.KnownRegions": [
         ({}, "add data.static=[region]", Task("heat", ["heat"], ["heat"], [1])),
     ],
     "statistical.emos.EMOS": [
