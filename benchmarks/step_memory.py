@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, command_line, peak_memory, report, reset_peak_memory
 from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.named_options import named_options
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -54,7 +54,7 @@ def network_names() -> list[str]:
 
 def shipped_corrector(name: str, grid: Grid = HALF_DEGREE, **options: Any) -> Corrector:
     """Return a model of `conf/model/` with some other options."""
-    spec = yaml.safe_load((MODELS / f"{name}.yaml").read_text()) | options
+    spec = named_options("model", name) | options
     task = needed_task(spec, STEP_TASK)
     return Corrector(task, grid, spec, torch.zeros(len(task.static_names), *grid.shape))
 

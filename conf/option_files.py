@@ -139,12 +139,21 @@ def read_group(folder: Path) -> list[OptionFile]:
 
 
 def _of_group(path: Path) -> OptionFile:
-    """Return a file of a group; its options belong to the class of the file that it starts from."""
+    """Return a file of a group, with the options of the files that it starts from."""
     file = read_option_file(path)
     for entry in yaml.safe_load(path.read_text("utf-8")).get("defaults", []):
-        base = path.parent / f"{entry}.yaml"
-        if isinstance(entry, str) and file.target is None and base.is_file():
-            target = _of_group(base).target
-            options = tuple(replace(o, owner=o.owner or target) for o in file.options)
-            file = replace(file, target=target, options=options)
+        if isinstance(entry, str) and (start := path.parent / f"{entry}.yaml").is_file():
+            base, own = _of_group(start), {option.name: option for option in file.options}
+            options = [
+                _changed(option, own.pop(option.name, option))
+                for option in base.options
+                if not any(name.startswith(f"{option.name}.") for name in own)  # a mapping in place of a value
+            ]
+            options += [replace(option, owner=option.owner or base.target) for option in own.values()]
+            file = replace(file, target=file.target or base.target, options=tuple(options))
     return file
+
+
+def _changed(option: Option, own: Option) -> Option:
+    """Return an option with the default of another file, and with its meaning if the file has one."""
+    return replace(option, default=own.default, meaning=own.meaning or option.meaning)

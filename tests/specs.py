@@ -1,14 +1,16 @@
 """The models of conf/model and of a package outside the project, with the options that tests use."""
 
 from pathlib import Path
+from unittest.mock import patch
 
-from omegaconf import OmegaConf
+from data_pipeline.common import named_options
 
 
 def specs_of(conf):
     """The models of a folder `conf`, by name."""
-    paths = sorted((conf / "model").glob("*.yaml"))
-    return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
+    names = sorted(path.stem for path in (conf / "model").glob("*.yaml"))
+    with patch.object(named_options, "CONF", conf):
+        return {name: named_options.named_options("model", name) for name in names}
 
 
 HERE = Path(__file__).parent

@@ -5,6 +5,7 @@ import string
 
 import deepweather
 import pytest
+from conftest import ROOT
 from hydra.errors import HydraException
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf import explain, plain
 from conf.command_line import NeedsHydraError, default_options, format_value, parse_value, read_options
+from conf.help_text import help_text
 from conf.hydra_command import composed
 from conf.option_files import HIDDEN
 from data_pipeline.common.errors import InputError
@@ -140,6 +142,22 @@ def plain_options(node, prefix=""):
         if key not in HIDDEN:
             found |= plain_options(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}"}
     return found
+
+
+@pytest.mark.parametrize(
+    ("group", "choice"),
+    [
+        (group, path.stem)
+        for group in ("data", "model", "task")
+        for path in sorted((ROOT / "conf" / group).glob("*.yaml"))
+        if "defaults:" in path.read_text()
+    ],
+)
+def test_help_lists_what_a_choice_has_from_others(group, choice):
+    word = f"{group}={choice}"
+    options = plain_options(OmegaConf.to_container(composed("train", [word])[group]), f"{group}.")
+    cache = {name for name in options if name.startswith("data.cache.")}
+    assert options - cache == set(re.findall(rf"^({group}\.[\w.]+): ", help_text("train", [word, "all"]), re.M)) - cache
 
 
 def test_help_follows_the_chosen_model(command, tmp_path):

@@ -134,12 +134,12 @@ def monsoon_score(data: Monsoon, recipe: Recipe, year: int) -> float:
     return float((score * case.std).mean())
 
 
-@pytest.mark.parametrize("network", ["mlp.MLP", "lenet.LeNet", "unet.UNet"])
+@pytest.mark.parametrize("network", ["networks.mlp.MLP", "published.lenet.LeNet", "networks.unet.UNet"])
 def test_rain_of_the_south_asian_monsoon_does_no_harm(samples, network, request, record_property):
     """From 29 years no network learns that the ensemble has hardly any skill; the default baseline and EMOS know it."""
     everything = request.config.getoption("all_years")
     data, years = Monsoon(samples), YEARS if everything else SOME[::3]
-    model = {"_target_": f"models.networks.{network}"}
+    model = {"_target_": f"models.{network}"}
     from_raw, from_climate, from_emos = (
         float(np.mean([monsoon_score(data, MONSOON._replace(model=model | start), year) for year in years]))
         for start in ({}, {"baseline": "climate"}, START)
