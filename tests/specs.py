@@ -1,16 +1,14 @@
 """The models of conf/model and of a package outside the project, with the options that tests use."""
 
 from pathlib import Path
-from unittest.mock import patch
 
-from data_pipeline.common import named_options
+from data_pipeline.common.named_options import options_in
 
 
 def specs_of(conf):
     """The models of a folder `conf`, by name."""
     names = sorted(path.stem for path in (conf / "model").glob("*.yaml"))
-    with patch.object(named_options, "CONF", conf):
-        return {name: named_options.named_options("model", name) for name in names}
+    return {name: options_in(conf / "model", name) for name in names}
 
 
 HERE = Path(__file__).parent

@@ -13,7 +13,8 @@ INTERFACE = "import deepweather as dw; dir(dw)"
 READING = "import " + ", ".join(
     f"data_pipeline.{module}"
     for module in (
-        "formats.open", "formats.grib", "samples.inputs", "grids.grid_coordinates", "grids.points", "protocols", "regridding.target"
+        "formats.open", "formats.grib", "samples.inputs", "grids.grid_coordinates", "grids.points",
+        "protocols", "regridding.target"
     )
 )  # fmt: skip
 PREPARING = "import " + ", ".join(

@@ -24,17 +24,17 @@ def named_options(group: str, choice: str) -> dict[str, Any]:
     folders = [folder / group for folder in (CONF, *conf_folders(CONF).values())]
     for folder in folders:
         if (folder / f"{choice}.yaml").is_file():
-            return _read(folder, choice)
+            return options_in(folder, choice)
     known = sorted(file.stem for folder in folders for file in folder.glob("*.yaml"))
     raise InputError(f"there is no {group} {choice!r}; choose one of {', '.join(known)}")
 
 
-def _read(folder: Path, choice: str) -> dict[str, Any]:
+def options_in(folder: Path, choice: str) -> dict[str, Any]:
     """Return the options of a file, on top of those of the files that its `defaults` name."""
     own = dict(yaml.safe_load((folder / f"{choice}.yaml").read_text()))
     found: dict[str, Any] = {}
     for base in own.pop("defaults", []):
-        found = merged(found, _read(folder, base))
+        found = merged(found, options_in(folder, base))
     return merged(found, own)
 
 
