@@ -140,7 +140,10 @@ def fit(
 
 
 class _Messages:
-    """Keeps the lines of a run and passes them on, with a step in `SECONDS_BETWEEN_CALLS` and the last of each work."""
+    """Keeps the lines of a run, and passes lines and steps on to `progress`.
+
+    Of the steps of one work, it passes one on in `SECONDS_BETWEEN_CALLS`, and the last.
+    """
 
     def __init__(self, progress: Callable[[object], None] | None) -> None:
         self._progress, self._last = progress, 0.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Level = Literal["note", "warning", "progress"]
-"""A warning says what was left out, fell back or could not be fitted. The message of a step is its `Progress`."""
+"""A warning names what was left out, fell back or could not be fitted. A message of level `progress` is a `Progress`."""
 Subscriber = Callable[[Level, Any], None]
 
 _subscriber: ContextVar[Subscriber | None] = ContextVar("subscriber", default=None)
@@ -88,7 +88,7 @@ def say(text: str, level: Level = "note", stderr: bool = False) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning as it is, without or with the prefix `warning: `."""
+    """Print a warning; the caller writes the prefix `warning: ` where the line should have it."""
     say(text, "warning")
 
 

@@ -30,7 +30,7 @@ def named_options(group: str, choice: str) -> dict[str, Any]:
 
 
 def options_in(folder: Path, choice: str) -> dict[str, Any]:
-    """Return the options of a file, on top of those of the files that its `defaults` name."""
+    """Return the options of a file; options that it lacks come from the files named in its `defaults`."""
     own = dict(yaml.safe_load((folder / f"{choice}.yaml").read_text()))
     found: dict[str, Any] = {}
     for base in own.pop("defaults", []):

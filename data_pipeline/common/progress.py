@@ -1,4 +1,4 @@
-"""Progress of a command: a line that says what is being done, how much of it is done, and how long the rest will take.
+"""Progress of a command: one line with the name of the work, how much of it is done, and the time that remains.
 
     with Progress("store: forecast", len(forecasts)) as progress:
         for forecast in forecasts:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formulas.formula_values import Computed, FormulaValues, ReadRows
+from data_pipeline.formulas.formula_values import Computed, FormulaValues
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL, FieldReader, Fields, Window
 from data_pipeline.task import Channel, Task
@@ -26,7 +26,7 @@ def without_formulas(task: Task) -> Task:
 
 
 def formula_fields(base: Fields, task: Task) -> Fields:
-    """Return the fields of all channels of `task`; `base` are those of `without_formulas(task)`.
+    """Return the fields of all channels of `task`; `base` has the fields of `without_formulas(task)`.
 
     Raises `InputError` for formulas that cannot be computed on the grid, or from the units of the fields.
     """
@@ -119,10 +119,12 @@ class FormulaReader:
         def rows_of(field: int, needed: slice) -> np.ndarray:
             return values[field, needed.start - wide.start : needed.stop - wide.start]
 
+        def read_rows(channel: Channel, part: slice) -> np.ndarray:
+            return rows_of(self._channels[channel], part).astype(np.float64)
+
         for k in np.flatnonzero(wanted < self.first):
             out[k] = rows_of(int(np.flatnonzero(fields == wanted[k])[0]), rows)[:, columns]
         computed: Computed = {}
-        read_rows: ReadRows = lambda channel, part: rows_of(self._channels[channel], part).astype(np.float64)  # noqa: E731
         for k, formula in zip(computed_at, formulas, strict=True):
             out[k] = self._values.compute(formula, rows, read_rows, computed)[:, columns]
 

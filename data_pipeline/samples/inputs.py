@@ -233,7 +233,7 @@ class InputFields(Fields):
 
 @dataclass(frozen=True, eq=False)
 class JoinedReader:
-    """Reads the fields of several readers on one grid: those of reader k are numbered from `firsts[k]` on.
+    """Reads the fields of several readers on one grid; the numbers of reader k begin at `firsts[k]`.
 
     All fields of a channel, the last axis of the numbers, are of one reader.
     """

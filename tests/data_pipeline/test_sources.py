@@ -7,7 +7,6 @@ import pytest
 import xarray as xr
 from weather_files import GRID, OUTER, STARTS, WRITERS, open_store, weather
 
-from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.open import open_analysis, open_ensemble
@@ -30,10 +29,14 @@ def source(request, tmp_path_factory):
     return open_store(folder, TASK) if open_source is open_store else open_source(folder)
 
 
+of_files = pytest.mark.parametrize(
+    "source", [name for name in WRITERS if name.split()[0] not in ("arrays", "store")], indirect=True, scope="module"
+)
+"""Files alone are opened as datasets of xarray."""
+
+
 def datasets(source, **options):
     """Return ensemble and analyses as datasets of xarray."""
-    if not isinstance(source, Archive):
-        pytest.skip("files alone are opened as datasets")
     ensemble = open_ensemble(source.ensemble, VARIABLES, LEADS, names=source.variable_names, **options)
     return ensemble, open_analysis(source.analysis, VARIABLES, names=source.variable_names, **options)
 
@@ -50,6 +53,7 @@ def read(fields, init, lead, dtype=np.float32, members=3):
     return out
 
 
+@of_files
 def test_the_ensemble_as_a_dataset(source):
     dataset, _ = datasets(source)
     assert dataset.t.dims == ("init_time", "lead_time", "number", "level", "latitude", "longitude")
@@ -65,6 +69,7 @@ def test_the_ensemble_as_a_dataset(source):
         np.testing.assert_allclose(values, written(variable), rtol=0, atol=PACKING)
 
 
+@of_files
 def test_analyses_and_static_fields_as_datasets(source):
     _, dataset = datasets(source)
     assert dataset["2t"].dims == ("time", "latitude", "longitude")
@@ -75,6 +80,7 @@ def test_analyses_and_static_fields_as_datasets(source):
     np.testing.assert_allclose(source.static.lsm, WEATHER["static"].lsm, rtol=0, atol=PACKING)
 
 
+@of_files
 def test_dask_arrays_have_the_same_values(source):
     lazy, chunked = datasets(source, chunks=None)[0], datasets(source, chunks="auto")[0]
     assert chunked.t.data.chunksize[:2] == (1, 1)
@@ -83,6 +89,7 @@ def test_dask_arrays_have_the_same_values(source):
     xr.testing.assert_identical(chunked.isel(part).compute(), lazy.isel(part))
 
 
+@of_files
 def test_fields_are_those_of_the_dataset(source):
     dataset, fields = datasets(source)[0].load(), source.ensemble_fields(VARIABLES, LEADS)
     assert (fields.variables, fields.lead_times, fields.numbers) == (VARIABLES, LEADS, NUMBERS)
