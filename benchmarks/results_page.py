@@ -30,6 +30,7 @@ from evaluation.report.tables import (
     format_percent,
     format_ratio,
 )
+from evaluation.scoring.scoreboard import headline_keys, judging_score
 
 PARTS = ("twin", "joint", "levers", "large", "curve", "sizes")
 """Parts of the page with tables, each between two marks (`marks`)."""
@@ -53,6 +54,21 @@ class ModelRow:
     name: str
     runs: tuple[str, ...]
     entries: tuple[Mapping[str, Any], ...]
+
+    @property
+    def crps(self) -> str:
+        """The key of the CRPS that judges the model."""
+        return judging_score(entry["crps_fair_valid"] for entry in self.entries)
+
+    @property
+    def skill(self) -> str:
+        """The key of the skill against raw by this CRPS."""
+        return headline_keys(self.entries[0])[0]
+
+    @property
+    def captured(self) -> str:
+        """The key of the captured share by this CRPS."""
+        return headline_keys(self.entries[0])[1]
 
     def mean(self, key: str) -> float | None:
         """Return the mean of a score over the seeds."""
@@ -110,20 +126,19 @@ def choose_best(models: Mapping[str, ModelRow], folder: Path) -> str:
 
 
 def score_table(scores: Mapping[str, Any], models: Mapping[str, ModelRow], best: str) -> str:
-    """Return the scores of all models."""
-    lines = ["| model | CRPS | vs raw | captured | of each seed | spread/error |", "|---|---|---|---|---|---|"]
+    """Return the scores of all models, by the fair CRPS where it is valid; others are marked as plain."""
+    lines = ["| model | fair CRPS | vs raw | captured | of each seed | spread/error |", "|---|---|---|---|---|---|"]
     for name, model in models.items():
-        captured = model.mean("captured") if name not in ("raw", "climatology") else None
-        seeds = (
-            [format_percent(entry["captured"], unit="") for entry in model.entries] if len(model.entries) > 1 else []
-        )
+        captured = model.mean(model.captured) if name not in ("raw", "climatology") else None
+        several = len(model.entries) > 1
+        seeds = [format_percent(entry[model.captured], unit="") for entry in model.entries if several]
         mark = "**" if name == best else ""
         cells = [
             f"{mark}{model.label}{mark}",
-            format_amount(model.mean("crps"), scores),
+            format_amount(model.mean(model.crps), scores) + " (plain)" * (model.crps == "crps"),
             ""
             if name == "raw"
-            else interval(format_percent(model.mean("skill_vs_raw"), sign=True), model.hull("skill_vs_raw")),
+            else interval(format_percent(model.mean(model.skill), sign=True), model.hull(model.skill)),
             "" if captured is None else f"{mark}{format_percent(captured)}{mark}",
             ", ".join(seeds),
             format_ratio(model.mean("spread_skill")),
@@ -131,7 +146,7 @@ def score_table(scores: Mapping[str, Any], models: Mapping[str, ModelRow], best:
         lines.append("| " + " | ".join(cells) + " |")
     if oracle := scores["oracle"]:
         if members := scores.get("members"):
-            crps, raw = ceiling(oracle["crps"], members), scores["models"]["raw"]["crps"]
+            crps, raw = ceiling(oracle["crps"], members), scores["models"]["raw"]["crps_fair"]
             captured = format_percent((raw - crps) / (raw - oracle["crps"]))
             lines.append(f"| ceiling with {members} members | {format_amount(crps, scores)} | | {captured} | | |")
         lines.append(
@@ -197,11 +212,11 @@ def task_section(folder: Path, runs: Path, suffix: str = "") -> tuple[str, dict[
     text = f"{title}\n\n{score_table(scores, models, best)}\n\n{difference_table(scores, models)}"
     figures = {
         "best": best,
-        "crps": models[best].mean("crps"),
-        "captured": models[best].mean("captured"),
-        "captured_by_model": {n: m.mean("captured") for n, m in models.items() if n not in ("raw", "climatology")},
-        "single": {"model": single, "captured": models[single].mean("captured")},
-        "captured_by_seed": [entry["captured"] for entry in models[single].entries],
+        "crps": models[best].mean(models[best].crps),
+        "captured": models[best].mean(models[best].captured),
+        "captured_by_model": {n: m.mean(m.captured) for n, m in models.items() if n not in ("raw", "climatology")},
+        "single": {"model": single, "captured": models[single].mean(models[single].captured)},
+        "captured_by_seed": [entry[models[single].captured] for entry in models[single].entries],
     }
     return text, figures
 
@@ -220,10 +235,10 @@ def learning_curve(curve: Path, large: Path, starts: int = 768) -> tuple[str, di
         for name, entry in scores["models"].items():
             model, separator, count = name.partition("-of-")
             if separator:
-                found.setdefault(model, {})[int(count)] = entry["captured"]
+                found.setdefault(model, {})[int(count)] = entry[headline_keys(entry)[1]]
         for model, shares in found.items():
             if entry := more["models"].get(f"{model}-0") or more["models"].get(model):
-                shares[starts] = entry["captured"]
+                shares[starts] = entry[headline_keys(entry)[1]]
         counts = sorted({count for shares in found.values() for count in shares})
         lines = [f"| model | {' | '.join(f'{count} starts' for count in counts)} |", "|---" * (len(counts) + 1) + "|"]
         for model, shares in found.items():
@@ -259,12 +274,13 @@ def lever_table(scores: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     for name in LEVERS:
         own = scores["models"][name]
         gains = {key: _relative(scores, name, other) for key, other in (("before", before), ("first", "former"))}
-        figures[name] = {"captured": own["captured"]} | {key: gain for key, gain in gains.items() if gain}
+        captured = own[headline_keys(own)[1]]
+        figures[name] = {"captured": captured} | {key: gain for key, gain in gains.items() if gain}
         cells = [
             f"{gain[0]:+.1%} [{gain[1]:+.1%}, {gain[2]:+.1%}]".replace("%", " %").replace("-", "−") if gain else ""
             for gain in gains.values()
         ]
-        lines.append(f"| {LEVERS[name]} | {format_percent(own['captured'])} | {' | '.join(cells)} |")
+        lines.append(f"| {LEVERS[name]} | {format_percent(captured)} | {' | '.join(cells)} |")
         before = name
     title = f"### {forecast_title(scores)}, difficulty 0.5"
     return f"{title}\n\n" + "\n".join(lines), figures
@@ -274,7 +290,8 @@ def _relative(scores: Mapping[str, Any], name: str, other: str | None) -> tuple[
     """Return (CRPS of a model - CRPS of another) / CRPS of the other, and its 95 % interval."""
     if other is None or other == name:
         return None
-    pair, base = scores["pairs"][name][other], scores["models"][other]["crps"]
+    pair = scores["pairs"][name][other]
+    base = scores["models"][other][pair["score"]]
     return pair["crps_minus"] / base, pair["ci95"][0] / base, pair["ci95"][1] / base
 
 

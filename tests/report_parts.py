@@ -93,7 +93,7 @@ def _case(draw, shape):
 
 def _pair(draw):
     less, p = float(draw.normal()), float(draw.random())
-    return {"crps_minus": less, "ci95": _interval(draw, less), "p": p / 3, "p_holm": p}
+    return {"score": "crps_fair", "crps_minus": less, "ci95": _interval(draw, less), "p": p / 3, "p_holm": p}
 
 
 def _sample_size(draw):

@@ -56,7 +56,7 @@ def headline_of(comparison: RunComparison) -> str:
     if len(beaten) == len(rows) - 1:
         return text + ", and it beats each of the others beyond the 95 % interval of the difference."
     open_ones = ", ".join(f"{one[1]} of {one[0].name}" for one in rows[1:] if one not in beaten)
-    return text + f"; that it is better than {open_ones} is not shown beyond doubt."
+    return text + f"; that it is better than {open_ones} is not shown."
 
 
 def plain_comparison(comparison: RunComparison) -> str:

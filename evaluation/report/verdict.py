@@ -34,21 +34,14 @@ class ModelComparison:
 def compare_models(scores: Mapping[str, Any]) -> list[ModelComparison]:
     """Return each model against every earlier one over all forecasts.
 
-    A difference between two models is shown by its p-value, which is adjusted for all pairs. Members and distributions
-    are compared by the fair CRPS: a difference to raw is shown by the interval of this skill, where it is valid.
+    A difference is shown by its p-value, which is adjusted for all pairs.
     """
-    models = scores["models"]
-    names = list(models)
     found = []
-    for number, name in enumerate(names):
-        for other in names[:number]:
-            pair = scores["pairs"][name][other]
+    for name, others in scores["pairs"].items():
+        for other, pair in others.items():
             result = OPEN
             if pair["p_holm"] is not None and pair["p_holm"] < scores["best_set"]["level"]:
                 result = BETTER if pair["crps_minus"] < 0 else WORSE
-            key = headline_keys(models[name])[0]
-            if other == "raw" and models[name][key] is not None:
-                result = _result(models[name]["ci95"][key])
             found.append(ModelComparison(name, other, "all", "all", result, pair["crps_minus"], pair["ci95"]))
     return found
 
@@ -74,7 +67,7 @@ def verdict(scores: Mapping[str, Any]) -> str:
     parts = compare_slices(scores, best)
     name = f"**{best}**"
     if all(result == OPEN for result in against.values()) and all(one.result == OPEN for one in parts):
-        return f"Nothing is shown beyond doubt: every difference to {name} may be chance."
+        return f"Nothing is shown: every difference to {name} may be chance."
     shown, open_ones = [], []
     if better := [other for other, result in against.items() if result == BETTER]:
         shown.append(f"{name} has a lower CRPS than {_listed(better)}")
@@ -87,7 +80,7 @@ def verdict(scores: Mapping[str, Any]) -> str:
         open_ones.append(f"a difference between {name} and {_listed(equal, 'or')}")
     if where := _places(parts, OPEN):
         open_ones.append(f"a difference to raw {where}")
-    text = f"Shown beyond doubt: {'; '.join(shown)}." if shown else "Nothing is shown beyond doubt."
+    text = f"Shown: {'; '.join(shown)}." if shown else "Nothing is shown."
     return text[:-1] + (f"; not shown: {'; nor '.join(open_ones)}." if open_ones else ".")
 
 
@@ -116,11 +109,11 @@ def comparisons_note(scores: Mapping[str, Any]) -> str:
     """Return how the verdict was reached."""
     count = comparison_count(scores)
     return (
-        f"The sentence rests on {count} comparison{'s' * (count != 1)}. A difference to raw is shown if the 95 % "
-        "interval of the reduction of the CRPS excludes 0, by the fair CRPS where it is valid. Each such interval "
-        "stands for itself: where nothing differs, one in twenty excludes 0 by chance. A difference between two other "
-        "models is shown if its p-value, adjusted for all pairs (Holm 1979), is below "
-        f"{scores['best_set']['level']:.2f}.{_runs_note(scores)}"
+        f"The sentence rests on {count} comparison{'s' * (count != 1)}. Models are compared by the fair CRPS where it "
+        "is valid for both, else by the CRPS of their members. A difference over all forecasts is shown if its "
+        f"p-value, adjusted for all pairs (Holm 1979), is below {scores['best_set']['level']:.2f}. A difference to raw "
+        "in a part is shown if the 95 % interval of the skill excludes 0. Each such interval stands for itself: where "
+        f"nothing differs, one in twenty excludes 0 by chance.{_runs_note(scores)}"
     )
 
 

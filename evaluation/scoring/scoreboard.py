@@ -20,8 +20,6 @@ ORACLE = "oracle"
 REFERENCES = ("raw", "emos", "climatology")
 MAIN_SCORES = ("crps", "crps_fair", "rmse", "bias", "spread", "spread_skill")
 """Scores that every evaluation computes, first in every list."""
-TESTED = "crps"
-"""The score of all p-values, of the best set and of detectable differences."""
 
 
 def judging_score(valid: Iterable[bool]) -> str:
@@ -102,3 +100,13 @@ class Scoreboard:
     def judging_score(self, *names: str) -> str:
         """Return the score that decides between these models."""
         return judging_score(map(self.fair_is_valid, names))
+
+    def judged(self, *names: str) -> list[Tally]:
+        """Return the tallies by whose `judging_score` these models are compared.
+
+        The fair CRPS is that of the models' own forecasts. The plain CRPS depends on the number of members, so it is
+        that of the members that `correct` writes, for every model that has them.
+        """
+        if self.judging_score(*names) == "crps_fair":
+            return [self.tally(name) for name in names]
+        return [self.written.get(name, self.tally(name)) for name in names]

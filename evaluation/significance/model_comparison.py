@@ -16,14 +16,16 @@ Pairs = dict[str, dict[str, dict[str, Any]]]
 
 def describe_pairs(
     names: Sequence[str],
+    scores: Mapping[tuple[str, str], str],
     differences: Mapping[tuple[str, str], Estimate],
     relative: Mapping[tuple[str, str], Estimate],
 ) -> Pairs:
     """Return for each of `names`, and for each earlier name, the difference of their CRPS, and p-values.
 
-    `differences` are between each model and each earlier one; `relative` are the same, divided by the CRPS of the
-    earlier one. The p-values test the relative differences: the errors of all models grow in the same seasons, which
-    makes a difference less certain, but not a ratio. `p_holm` is adjusted for the number of all pairs.
+    `scores` names the CRPS, plain or fair, that decides between two models. `differences` are between each model and
+    each earlier one; `relative` are the same, divided by the CRPS of the earlier one. The p-values test the relative
+    differences: the errors of all models grow in the same seasons, which makes a difference less certain, but not a
+    ratio. `p_holm` is adjusted for the number of all pairs.
     """
     p_values = {pair: p for pair, estimate in relative.items() if (p := estimate.p_value()) is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
@@ -31,6 +33,7 @@ def describe_pairs(
     for (name, other), estimate in differences.items():
         interval = estimate.interval
         found[name][other] = {
+            "score": scores[name, other],
             "crps_minus": None if estimate.value != estimate.value else estimate.value,
             "ci95": list(interval) if interval else None,
             "p": p_values.get((name, other)),
@@ -39,23 +42,27 @@ def describe_pairs(
     return found
 
 
-def best_set(crps: Mapping[str, float | None], pairs: Pairs) -> dict[str, Any]:
+def best_set(pairs: Pairs) -> dict[str, Any]:
     """Return the models that cannot be told from the model with the lowest CRPS, as plain values.
 
     The set leaves out models whose difference to the `lowest` has an adjusted p-value below 5 %. The truly best model
     is in the set with a probability of at least 95 %, because the p-values are adjusted for all pairs, whichever model
     is the lowest. The model confidence set (Hansen et al. 2011, doi:10.3982/ECTA5771) promises the same.
 
-    Models without a CRPS are left out; `lowest` is None if there are no others.
+    `lowest` is found model by model: a model takes the place of the lowest one before it if their difference is
+    negative. Models without any difference are left out; `lowest` is None if there are no others.
     """
-    known = {name: value for name, value in crps.items() if value is not None}
+    known = [name for name in pairs if any(pair["crps_minus"] is not None for pair in _pairs_of(pairs, name))]
     if not known:
         return {"lowest": None, "models": [], "level": LEVEL, "text": ""}
-    lowest = min(known, key=lambda name: known[name])
+    lowest = known[0]
+    for name in known[1:]:
+        minus = pairs[name][lowest]["crps_minus"]
+        lowest = name if minus is not None and minus < 0 else lowest
 
     def told_apart(name: str) -> bool:
-        pair = pairs[name].get(lowest) or pairs[lowest].get(name)
-        return pair is not None and pair["p_holm"] is not None and pair["p_holm"] < LEVEL
+        p_holm = (pairs[name].get(lowest) or pairs[lowest][name])["p_holm"]
+        return p_holm is not None and p_holm < LEVEL
 
     models = [lowest, *(name for name in known if name != lowest and not told_apart(name))]
     worse = [name for name in known if name not in models]
@@ -88,6 +95,11 @@ def detectable_differences(starts: int, gains: Mapping[str, Mapping[str, Estimat
             f"it is at least this share of raw's CRPS: {'; '.join(sentences)}."
         ).replace("80%", "80 %")
     return {"level": LEVEL, "power": POWER, "models": models, "text": text}
+
+
+def _pairs_of(pairs: Pairs, name: str) -> list[dict[str, Any]]:
+    """Return the pairs of a model with all others."""
+    return [*pairs[name].values(), *(others[name] for others in pairs.values() if name in others)]
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -15,13 +15,13 @@ from evaluation.scores import all_scores
 from evaluation.scores.ratios import skill
 from evaluation.scores.score import Diagram, Score
 from evaluation.scoring.aggregation import Tally
-from evaluation.scoring.scoreboard import DISTRIBUTION, MEMBERS, REFERENCES, TESTED, Scoreboard, headline_keys
+from evaluation.scoring.scoreboard import DISTRIBUTION, MEMBERS, REFERENCES, Scoreboard, headline_keys
 from evaluation.significance.intervals import Estimate
 from evaluation.significance.model_comparison import Pairs, best_set, describe_pairs, detectable_differences
 from evaluation.significance.run_means import RunMean
 from evaluation.tables.score_rows import GLOBAL, Finisher, ScoreRows, whole
 
-SCORES_FORMAT = 5
+SCORES_FORMAT = 6
 """Version of `scores.json`; results of another version are computed again."""
 SKILL_KEYS = {"crps": "skill_vs_raw", "crps_fair": "skill_vs_raw_fair"}
 """Keys of the skill of the CRPS against raw, which stands beside other comparisons by the CRPS."""
@@ -71,7 +71,7 @@ def scores_of(board: Scoreboard, target: int, rows: ScoreRows | None = None) -> 
         "scores_left_out": _scores_left_out(board),
         "models": models,
         "pairs": pairs,
-        "best_set": best_set({name: model[TESTED] for name, model in models.items()}, pairs),
+        "best_set": best_set(pairs),
         "power": _power(board, finisher),
         "oracle": _oracle(board, finisher),
         "warnings": _warnings(board, models, target),
@@ -178,9 +178,10 @@ def _pairs(board: Scoreboard, finisher: Finisher) -> Pairs:
     every = [(name, other) for number, name in enumerate(names) for other in names[:number]]
 
     def compared(function: Callable[..., np.ndarray]) -> dict[tuple[str, str], Estimate]:
-        return {pair: finisher.estimate(function, [finisher.crps(name, TESTED) for name in pair]) for pair in every}
+        return {pair: finisher.compare(function, *pair) for pair in every}
 
-    return describe_pairs(names, compared(np.subtract), compared(skill))
+    scores = {pair: board.judging_score(*pair) for pair in every}
+    return describe_pairs(names, scores, compared(np.subtract), compared(skill))
 
 
 def _power(board: Scoreboard, finisher: Finisher) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def _power(board: Scoreboard, finisher: Finisher) -> dict[str, Any]:
 
     gains = {
         reference: {
-            name: finisher.estimate(share, [finisher.crps(one, TESTED) for one in (reference, name, "raw")])
+            name: finisher.compare(share, reference, name, "raw")
             for name in board.tallies
             if name not in ("raw", reference)
         }

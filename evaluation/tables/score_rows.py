@@ -185,6 +185,11 @@ class Finisher:
         found = self.estimate(function, [self.crps(model, kind) for model in models]) if usable else UNKNOWN
         return self._row(models[0], DISTRIBUTION, key, "", "", found)
 
+    def compare(self, function: Function, *models: str) -> Estimate:
+        """Return a function of the scores by which these models are compared."""
+        kind, tallies = self.board.judging_score(*models), self.board.judged(*models)
+        return self.estimate(function, [self.mean(tally, kind) for tally in tallies])
+
     def crps(self, name: str, kind: str = "crps") -> WeightedMean:
         """Return the CRPS of a model; of the oracle always the fair one: its members are drawn like the truth."""
         return self.mean(self.board.tally(name), "crps_fair" if name == ORACLE else kind)

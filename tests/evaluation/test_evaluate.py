@@ -209,14 +209,14 @@ def test_land_of_another_grid_is_not_used(archive):
     assert evaluate.land_share(archive, data) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 4, "inputs": {}}', '{"format": 5, "inputs": {"data": "other"}}'])
+@pytest.mark.parametrize("text", ["", "{", '{"format": 5, "inputs": {}}', '{"format": 6, "inputs": {"data": "other"}}'])
 def test_unfinished_results_are_computed_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
     (tmp_path / "scores.csv").write_text("")
     assert load_finished([tmp_path], {}) is None
-    (tmp_path / "scores.json").write_text('{"format": 5, "inputs": {}}')
-    assert load_finished([tmp_path], {}) == [{"format": 5, "inputs": {}}]
+    (tmp_path / "scores.json").write_text('{"format": 6, "inputs": {}}')
+    assert load_finished([tmp_path], {}) == [{"format": 6, "inputs": {}}]
     for name in ("report.html", "scores.csv"):
         (tmp_path / name).rename(tmp_path / "other")
         assert load_finished([tmp_path], {}) is None

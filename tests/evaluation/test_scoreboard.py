@@ -46,6 +46,8 @@ class Simulation:
             "climatology": Normal(0 * one, 10**0.5 * one),
             "emos": Normal(signal - 0.3, 1.1 * one),
             "net": Normal(signal, one),
+            "draws": Ensemble(signal + other),
+            "wide": Normal(signal, 1.5 * one),
             "cheat": Normal(self.truth, 0.1 * one),
             "warm": Normal(signal + 30, one),
         }
@@ -116,8 +118,9 @@ def test_every_pair_of_models_is_compared_once(scores):
     assert {name: list(others) for name, others in scores["pairs"].items()} == {
         "raw": [], "climatology": ["raw"], "emos": ["raw", "climatology"], "net": ["raw", "climatology", "emos"],
     }  # fmt: skip
-    crps = {name: model["crps"] for name, model in scores["models"].items()}
+    crps = {name: model["crps_fair"] for name, model in scores["models"].items()}
     for other, pair in scores["pairs"]["net"].items():
+        assert pair["score"] == "crps_fair"
         assert pair["crps_minus"] == pytest.approx(crps["net"] - crps[other])
         assert pair["p"] <= pair["p_holm"] < 0.05
         assert pair["ci95"][1] < 0
@@ -126,13 +129,33 @@ def test_every_pair_of_models_is_compared_once(scores):
         assert all(low <= model[key] <= high for key, (low, high) in model["ci95"].items())
 
 
+def test_perfect_draws_are_better_than_a_wide_distribution_whose_plain_crps_is_lower():
+    board = replace(Simulation(("raw", "draws", "wide")).board, independent=("raw", "draws"))
+    scores = scores_of(board, 0)
+    assert scores["models"]["wide"]["crps"] < scores["models"]["draws"]["crps"]
+    pair = scores["pairs"]["wide"]["draws"]
+    assert (pair["score"], pair["crps_minus"] > 0, pair["p_holm"] < 0.05) == ("crps_fair", True, True)
+    assert scores["best_set"]["models"] == ["draws"]
+    assert scores["power"]["models"].keys() == {"draws", "wide"}
+
+
+def test_dependent_members_are_compared_by_the_members_as_written():
+    """A distribution is compared with them by the members that are written from it, not by its own, lower, CRPS."""
+    simulation = Simulation(("raw", "draws", "wide"))
+    written = Simulation(("raw", "draws")).board.tallies["draws"]
+    board = replace(simulation.board, written={"wide": written})
+    pairs = scores_of(board, 0)["pairs"]
+    assert pairs["wide"]["draws"] == {"score": "crps", "crps_minus": 0, "ci95": [0, 0], "p": 1, "p_holm": 1}
+    assert pairs["wide"]["raw"]["score"] == "crps_fair"
+
+
 def test_power_is_that_of_the_skill_and_of_the_difference_to_emos(scores):
     """A detectable difference is wider than half the interval, by the ratio of (t(0.975) + t(0.8)) to t(0.975)."""
-    for name, (other, key) in {"net": ("raw", "skill_vs_raw"), "emos": ("raw", "skill_vs_raw")}.items():
-        low, high = scores["models"][name]["ci95"][key]
-        assert 1.39 < scores["power"]["models"][name][other] / (100 * (high - low) / 2) < 1.44
+    for name in ("net", "emos"):
+        low, high = scores["models"][name]["ci95"]["skill_vs_raw_fair"]
+        assert 1.39 < scores["power"]["models"][name]["raw"] / (100 * (high - low) / 2) < 1.44
     low, high = scores["pairs"]["net"]["emos"]["ci95"]
-    share = 100 * (high - low) / 2 / scores["models"]["raw"]["crps"]
+    share = 100 * (high - low) / 2 / scores["models"]["raw"]["crps_fair"]
     assert 1.2 < scores["power"]["models"]["net"]["emos"] / share < 1.6
 
 

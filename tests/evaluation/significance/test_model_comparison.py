@@ -20,8 +20,8 @@ def compare(crps):
     differences, relative = (
         {pair: estimates(score, two, TIMES)[0] for pair, two in pairs.items()} for score in (np.subtract, skill)
     )
-    pairs = describe_pairs(names, differences, relative)
-    return pairs, best_set({name: values.mean() for name, values in crps.items()}, pairs)
+    pairs = describe_pairs(names, dict.fromkeys(pairs, "crps"), differences, relative)
+    return pairs, best_set(pairs)
 
 
 def models(rng, true_crps):
@@ -58,14 +58,14 @@ def test_the_best_set_leaves_out_models_far_above_the_lowest():
 
 
 def test_without_intervals_no_model_is_left_out():
-    pairs = describe_pairs(["raw", "a"], {("a", "raw"): Estimate(-1.0)}, {("a", "raw"): Estimate(0.5)})
-    assert pairs["a"]["raw"] == {"crps_minus": -1.0, "ci95": None, "p": None, "p_holm": None}
-    assert best_set({"raw": 2.0, "a": 1.0}, pairs)["models"] == ["a", "raw"]
+    fair = {("a", "raw"): "crps_fair"}
+    pairs = describe_pairs(["raw", "a"], fair, {("a", "raw"): Estimate(-1.0)}, {("a", "raw"): Estimate(0.5)})
+    assert pairs["a"]["raw"] == {"score": "crps_fair", "crps_minus": -1.0, "ci95": None, "p": None, "p_holm": None}
+    assert best_set(pairs)["models"] == ["a", "raw"]
     nothing = {("a", "raw"): Estimate(np.nan)}
-    pairs = describe_pairs(["raw", "a"], nothing, nothing)
+    pairs = describe_pairs(["raw", "a"], fair, nothing, nothing)
     assert pairs["a"]["raw"]["crps_minus"] is None
-    assert best_set({"raw": None, "a": 1.0}, pairs)["models"] == ["a"]
-    assert best_set({"raw": None, "a": None}, pairs) == {"lowest": None, "models": [], "level": 0.05, "text": ""}
+    assert best_set(pairs) == {"lowest": None, "models": [], "level": 0.05, "text": ""}
 
 
 def test_the_best_model_is_in_the_set_in_95_percent_of_cases():
