@@ -6,7 +6,7 @@ Each series of scores is simulated 2,000 times. Its intervals by this project st
 - HAC: the mean ± 1.96 standard errors by Newey & West (1987, doi:10.2307/1913610), 4 (n/100)^(2/9) lags;
 - bootstrap: percentiles of 500 resamples of blocks of n^(1/3) starts, the series closed to a ring.
 
-Two further tables have models with several training runs, and maps with and without true differences.
+Further tables have models with several training runs, all spacings and memories, years that differ, and maps.
 
     python -m benchmarks.coverage [--trials 2000] [--maps 200] [--json]
 """
@@ -19,12 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
+from scipy.stats import ttest_1samp
 
 from benchmarks.common import command_line, report
 from evaluation.scores.ratios import skill
 from evaluation.scoring.aggregation import WeightedMean
-from evaluation.significance.field_significance import date_blocks, significant_cells
+from evaluation.significance.field_significance import block_times, date_blocks, significant_cells
 from evaluation.significance.intervals import estimates
+from evaluation.significance.multiple_tests import discoveries
 from evaluation.significance.run_means import RunMean
 
 DAY = 86_400
@@ -42,7 +44,7 @@ class Series:
 
     name: str
     days: np.ndarray
-    r: float
+    r: float | np.ndarray
     usual: float = 3.5
     noise: float = 0.0
 
@@ -51,7 +53,7 @@ class Series:
         series = rng.normal(size=(len(self.days), trials))
         for k, gap in enumerate(np.diff(self.days), 1):
             step = self.r ** (gap / self.usual)
-            series[k] = step * series[k - 1] + math.sqrt(1 - step**2) * series[k]
+            series[k] = step * series[k - 1] + np.sqrt(1 - step**2) * series[k]
         return math.sqrt(1 - self.noise) * series + math.sqrt(self.noise) * rng.normal(size=series.shape)
 
 
@@ -74,7 +76,22 @@ UNEVEN = [
     Series("16 pairs, 45 days apart", (45 * np.arange(16)[:, None] + [0, 3.5]).ravel(), 0.6),
     Series("20 days in each of 6 winters", (365 * np.arange(6)[:, None] + np.arange(20)).ravel(), 0.8, usual=1),
 ]
-MAPS = [regular(104, 0.0), regular(104, 0.7), Series("365 daily starts", np.arange(365.0), 0.9, usual=1)]
+SPACINGS, MEMORIES = (1, 3.5, 7, 10.5, 14, 20, 30), (0, 2, 5, 10, 20)
+"""Days between starts over two years, 40 starts at least, and days in which the correlation falls to 1/e."""
+YEARS = [(years, share) for years in (2, 5, 10) for share in (0.01, 0.03, 0.1)]
+"""Numbers of test years, and the share of the variance that is common to all starts of a year."""
+WEST_AND_EAST = np.where(np.arange(28 * 40) % 40 < 20, 0.17, 0.84)
+"""Memories of 2 and of 20 days, in the halves of a map."""
+LARGE = 10**7
+"""Cells for which blocks of starts are kept, not each start."""
+PAIRS = Series("16 pairs, 46 days apart", (46 * np.arange(16)[:, None] + [0, 3]).ravel(), 0.5, usual=3.5)
+MAPS = [
+    (regular(104, 0.0), 864), (regular(104, 0.7), 864), (regular(104, 0.7), LARGE), (PAIRS, 864),
+    (Series("104 starts, two memories", 3.5 * np.arange(104), WEST_AND_EAST), 864),
+    (Series("32 starts, two memories", 3.5 * np.arange(32), WEST_AND_EAST), 864),
+    (Series("365 daily starts", np.arange(365.0), 0.9, usual=1), 864),
+]  # fmt: skip
+"""Starts of maps, and the numbers of cells that decide whether every start is kept."""
 BEYOND = [
     regular(16, 0.6), regular(32, 0.8), regular(105, 0.9), regular(105, 0.9, noise=0.5), regular(210, 0.9, noise=0.5),
     regular(730, 0.9, noise=0.5),
@@ -159,32 +176,59 @@ def seed_coverages(runs: int, seeds: float, trials: int, seed: int) -> tuple[flo
     return shares[0], shares[1]
 
 
-def false_discoveries(series: Series, share: float, trials: int, seed: int) -> tuple[float, float, float]:
-    """Return the rates of false discoveries on maps and by a t test of each cell, and the share of differences found.
+def spacing_coverages(days: float, trials: int, seed: int) -> list[float]:
+    """Return the coverage for starts so many days apart, by memory."""
+    starts = days * np.arange(max(40, round(730 / days)))
+    found = []
+    for memory in MEMORIES:
+        series = Series("", starts, math.exp(-days / memory) if memory else 0.0, usual=days)
+        values = series.draw(trials, np.random.default_rng([FIRST_SEED, seed, memory]))
+        found.append(float(np.mean(list(contain(values, starts, 0.0)))))
+    return found
 
-    A map has 24 x 36 cells, of which neighbours are correlated; a `share` of the cells has a true difference of one
-    standard deviation of a single start.
+
+def year_coverage(years: int, share: float, trials: int, seed: int) -> float:
+    """Return the coverage where a `share` of the variance is common to all 104 starts of a year."""
+    rng, starts = np.random.default_rng([FIRST_SEED, seed]), 3.5 * np.arange(104)
+    days = (365 * np.arange(years)[:, None] + starts).ravel()
+    effects = np.repeat(rng.normal(size=(years, trials)), 104, axis=0)
+    values = math.sqrt(1 - share) * rng.normal(size=effects.shape) + math.sqrt(share) * effects
+    return float(np.mean(list(contain(values, days, 0.0))))
+
+
+def false_discoveries(
+    series: Series, cells: int, share: float, trials: int, seed: int
+) -> tuple[float, float, float, float]:
+    """Return the rates of false discoveries on maps and by a t test of each cell, and the shares of differences found.
+
+    A map has 24 x 36 cells, of which neighbours are correlated; a `share` of the cells has a true difference of 0.6
+    standard deviations of a single start. The last number is that of a t test on pairs of starts, with the same control
+    of false discoveries: independent for `PAIRS`.
     """
     rng, times = np.random.default_rng([FIRST_SEED, seed]), DAY * series.days
     truth = np.zeros((24, 36))
-    truth[:, : round(share * 36)] = 1.0
-    blocks = date_blocks(times)
+    truth[:, : round(share * 36)] = 0.6
+    blocks = date_blocks(times.astype(int), cells)
     if blocks is None:
         raise ValueError("a simulated series is too short for a map")
-    rates, single_rates, power = [], [], []
+    rates, single_rates, power, of_pairs = [], [], [], []
     for _ in range(trials):
         white = series.draw(28 * 40, rng).reshape(-1, 28, 40)
         values = truth + sum(white[:, i : i + 24, k : k + 36] for i in range(5) for k in range(5)) / 5
         total, weight = (np.zeros((blocks.max() + 1, *truth.shape)) for _ in range(2))
         np.add.at(total, blocks, values)
         np.add.at(weight, blocks, 1.0)
-        found = significant_cells(WeightedMean(total, weight), WeightedMean(0 * total, weight))
+        sums = WeightedMean(total, weight), WeightedMean(0 * total, weight)
+        found = significant_cells(*sums, block_times(blocks, times))
         error = values.std(0, ddof=1) / math.sqrt(len(values))
         single = 2 * stdtr(len(values) - 1, -np.abs(values.mean(0) / error)) < 0.05
         rates.append((found & (truth == 0)).sum() / max(found.sum(), 1))
         single_rates.append((single & (truth == 0)).sum() / max(single.sum(), 1))
-        power.append(found[truth > 0].mean() if share else 0.0)
-    return float(np.mean(rates)), float(np.mean(single_rates)), float(np.mean(power))
+        pairs = values[: len(values) // 2 * 2].reshape(-1, 2, *truth.shape).mean(1)
+        paired = discoveries(ttest_1samp(pairs, 0).pvalue)
+        for shares, cells_found in ((power, found), (of_pairs, paired)):
+            shares.append(cells_found[truth > 0].mean() if share else 0.0)
+    return float(np.mean(rates)), float(np.mean(single_rates)), float(np.mean(power)), float(np.mean(of_pairs))
 
 
 def tables(trials: int, maps: int) -> tuple[str, dict[str, float]]:
@@ -206,11 +250,25 @@ def tables(trials: int, maps: int) -> tuple[str, dict[str, float]]:
         ratios["seeds_lowest"] = min(ratios.get("seeds_lowest", 1.0), both)
         lines.append(f"| {runs} runs | {seeds} | {both:.3f} | {dates:.3f} |")
     parts.append("\n".join(lines))
-    lines = ["| starts | r | true cells | false discoveries | single tests | found |", "|-|-|-|-|-|-|"]
-    for number, (series, share) in enumerate([(one, c) for one in MAPS for c in (0.0, 0.3) if maps]):
-        rate, single, found = false_discoveries(series, share, maps, 500 + number)
+    lines = [f"| days between starts | {' | '.join(f'memory {m} d' for m in MEMORIES)} |", "|-|-|-|-|-|-|"]
+    for number, days in enumerate(SPACINGS):
+        shares = spacing_coverages(days, trials, 600 + number)
+        ratios["spacing_lowest"] = min(ratios.get("spacing_lowest", 1.0), *shares)
+        ratios["spacing_highest"] = max(ratios.get("spacing_highest", 0.0), *shares)
+        lines.append(f"| {days:g} | {' | '.join(f'{share:.3f}' for share in shares)} |")
+    parts.append("\n".join(lines))
+    lines = ["| years | common to a year | coverage |", "|-|-|-|"]
+    for number, (years, share) in enumerate(YEARS):
+        lines.append(f"| {years} | {100 * share:.0f} % | {year_coverage(years, share, trials, 700 + number):.3f} |")
+    parts.append("\n".join(lines))
+    lines = ["| starts | r | true cells | false discoveries | single tests | found | by pairs |", "|-|-|-|-|-|-|-|"]
+    for number, ((series, cells), share) in enumerate([(one, c) for one in MAPS for c in (0.0, 0.3) if maps]):
+        rate, single, found, paired = false_discoveries(series, cells, share, maps, 500 + number)
         ratios["false_highest"] = max(ratios.get("false_highest", 0.0), rate)
-        lines.append(f"| {series.name} | {series.r} | {100 * share:.0f} % | {rate:.3f} | {single:.3f} | {found:.3f} |")
+        if series is PAIRS and share:
+            ratios["found_over_t_test"] = found / paired
+        name, r = series.name + ", in blocks" * (cells == LARGE), "0.17, 0.84" if np.ndim(series.r) else series.r
+        lines.append(f"| {name} | {r} | {100 * share:.0f} % | {rate:.3f} | {single:.3f} | {found:.3f} | {paired:.3f} |")
     return "\n\n".join([*parts, *(["\n".join(lines)] if maps else [])]), ratios
 
 

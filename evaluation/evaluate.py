@@ -79,7 +79,7 @@ from evaluation.scoring.scoring import Forecaster, ScoringOptions, score_models
 from evaluation.scoring.scoring_workers import check_workers, scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
-from evaluation.significance.field_significance import longest_lead_blocks, significant_cells
+from evaluation.significance.field_significance import block_times, longest_lead_blocks, significant_cells
 from evaluation.tables.score_json import SCORES_FORMAT, scores_of
 from evaluation.tables.score_rows import ScoreRows
 from evaluation.tables.score_table import write_score_table
@@ -318,6 +318,7 @@ def score_entrants(
     """Score all models; the runs of a model are joined."""
     cfg, choice, files = plan.cfg, plan.choice, plan.files
     starts, leads = data.forecasts.times()
+    cells = len(plan.task.targets) * math.prod(data.forecasts.grid.shape)
     climate = choice.open_climate(
         data.domain, plan.task, plan.split.dates("train", plan.task.lead_times), plan.dates,
         lambda days: plan.source(days).fingerprint,
@@ -328,7 +329,8 @@ def score_entrants(
         groups=batch_groups(entrants.compared.values(), data.valid), scores=choice.scores, diagrams=choice.diagrams,
         thresholds=choice.thresholds, extremeness=climate,
         undrawn={name for name, file in files.items() if not file.drawn},
-        blocks=longest_lead_blocks(starts.numpy(), leads.numpy()), memory_bytes=cfg.memory_bytes,
+        blocks=longest_lead_blocks(starts.numpy(), leads.numpy(), cells),
+        memory_bytes=cfg.memory_bytes,
         partial=partial_scores,
     )  # fmt: skip
     with scoring_workers(plan.cluster) as workers:
@@ -529,9 +531,12 @@ class Evaluation:
 
     def _significant(self, target: int, best: str) -> np.ndarray | None:
         """Return where the shown model and raw differ at the longest lead time, None if there are too few dates."""
-        statistic = self.board.judging_score(best)
-        model, raw = (self.board.tallies[name].per_block(statistic) for name in (best, "raw"))
-        return None if model is None or raw is None else significant_cells(model[:, target], raw[:, target])
+        board, statistic = self.board, self.board.judging_score(best)
+        model, raw = (board.tallies[name].per_block(statistic) for name in (best, "raw"))
+        if model is None or raw is None:
+            return None
+        times = block_times(board.tallies["raw"].blocks, board.init_times)
+        return significant_cells(model[:, target], raw[:, target], times)
 
     def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields, self.facts)

@@ -32,8 +32,9 @@ def make_scores(seed=0):
     draw = np.random.default_rng(seed)
     scores = {
         "task": "t2m", "target": "2t", "units": "K", "lead_times": list(LEADS), "grid": str(GRID), "weights": "area",
-        "split": "test", "dates": [["2016-01-01", "2017-12-31"]], "members": 4, "levels": "hazen", "format": 5,
-        "n_dates": 32, "n_forecasts": 96, "warnings": ["a <warning>"], "left_out": {"cells": 0, "of": 3456},
+        "split": "test", "dates": [["2016-01-01", "2017-12-31"]], "members": 4, "levels": "hazen", "format": 6,
+        "n_dates": 32, "n_years": 2, "n_forecasts": 96, "warnings": ["a <warning>"],
+        "left_out": {"cells": 0, "of": 3456},
         "ledger": {"forecasts": 96, "used": 96}, "best": {"model": "net <1>", "by": "option"},
         "inputs": {
             "options": "01ab", "data": "23cd", "deepweather": "1.0", "correctors": {"emos": "45ef", "net <1>": "67"},
@@ -93,7 +94,8 @@ def _case(draw, shape):
 
 def _pair(draw):
     less, p = float(draw.normal()), float(draw.random())
-    return {"score": "crps_fair", "crps_minus": less, "ci95": _interval(draw, less), "p": p / 3, "p_holm": p}
+    found = {"score": "crps_fair", "crps_minus": less, "ci95": _interval(draw, less)}
+    return found | {"p": p / 3, "p_holm": p, "year_share": None}
 
 
 def _sample_size(draw):

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from evaluation.report.series import list_slices, slice_title
-from evaluation.report.tables import PageTable, format_amount, with_interval
+from evaluation.report.tables import PageTable, format_amount, format_percent, with_interval
 from evaluation.scoring.scoreboard import headline_keys
+from evaluation.significance.intervals import ENOUGH_YEARS
 from evaluation.tables.score_json import entry_of
 
 PLURALS = {"lead": "lead times", "region": "regions", "season": "seasons", "hour": "hours"}
@@ -117,6 +118,25 @@ def comparisons_note(scores: Mapping[str, Any]) -> str:
     )
 
 
+def years_note(scores: Mapping[str, Any]) -> str:
+    """Return how much years must differ to overturn the verdict; "" for many years, or if nothing is shown."""
+    best, count = scores["best"]["model"], scores["n_years"]
+    shares = {
+        other if name == best else name: pair["year_share"]
+        for name, others in scores["pairs"].items()
+        for other, pair in others.items()
+        if best in (name, other) and pair["year_share"] is not None
+    }
+    if count >= ENOUGH_YEARS or not shares:
+        return ""
+    parts = [f"{format_percent(min(share, 9.99))} (**{other}**)" for other, share in shares.items()]
+    return (
+        f"The starts are in {count} year{'s' * (count != 1)}, too few to show how much years differ. A difference to "
+        f"**{best}** may be chance if the years vary by more than this share of the variance of single starts: "
+        f"{_joined(parts, 'and')}."
+    )
+
+
 def _runs_note(scores: Mapping[str, Any]) -> str:
     """Return which models are means over several training runs; "" if there are none."""
     counts = {name: len(model["runs"]) for name, model in scores["models"].items() if model.get("runs")}
@@ -127,8 +147,8 @@ def _runs_note(scores: Mapping[str, Any]) -> str:
 
 
 def power_note(scores: Mapping[str, Any]) -> str:
-    """Return a sentence on the differences that these starts could have shown; "" if there is none."""
-    return str(scores["power"]["text"])
+    """Return sentences on what these starts cannot show: small differences, and differences between years."""
+    return " ".join(filter(None, [years_note(scores), str(scores["power"]["text"])]))
 
 
 def _result(skill: Iterable[float] | None) -> str:

@@ -23,8 +23,8 @@ from evaluation.scores.case import Case, is_ensemble
 from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.parallel.domain import Domain
 
-IN_BLOCKS, BLOCK = ("crps", "crps_fair"), " in block "
-"""Statistics that are also summed in blocks of dates, and the text before the number of the block in their names."""
+IN_BLOCKS, BLOCKS = ("crps", "crps_fair"), " in blocks"
+"""Statistics that are also summed in blocks of dates, and the ending of the names of these sums."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,11 @@ class Tally:
         self._weight = np.zeros(shape)
         self._maps = {s: np.zeros(fields) for s, one in statistics.items() if maps and one.map}
         self._map_weight = np.zeros(fields if self._maps else 0)
-        self._blocks = blocks
-        for number in range(blocks.max() + 1) if self._maps and blocks is not None else ():
-            self._maps |= {f"{s}{BLOCK}{number}": np.zeros(fields[1:]) for s in IN_BLOCKS if s in statistics}
-            self._maps[f"weight{BLOCK}{number}"] = np.zeros(fields[1:], np.float32)
+        self.blocks = blocks
+        if self._maps and blocks is not None:
+            each = blocks.max() + 1, *fields[1:]
+            self._maps |= {f"{s}{BLOCKS}": np.zeros(each) for s in IN_BLOCKS if s in statistics}
+            self._maps[f"weight{BLOCKS}"] = np.zeros(each, np.float32)
 
     @property
     def per_forecast(self) -> dict[str, WeightedMean]:
@@ -114,18 +115,18 @@ class Tally:
     @property
     def per_cell(self) -> dict[str, WeightedMean]:
         """Averages of each cell."""
-        return {s: WeightedMean(sums, self._map_weight) for s, sums in self._maps.items() if BLOCK not in s}
+        return {s: WeightedMean(sums, self._map_weight) for s, sums in self._maps.items() if not s.endswith(BLOCKS)}
 
     def per_block(self, statistic: str) -> WeightedMean | None:
         """Return the averages (block, target, H, W) of a statistic in blocks of dates, None without `blocks`."""
-        numbers = range(sum(name.startswith(f"weight{BLOCK}") for name in self._maps))
-        if not numbers:
+        if f"weight{BLOCKS}" not in self._maps:
             return None
-        return WeightedMean(*(np.stack([self._maps[f"{s}{BLOCK}{n}"] for n in numbers]) for s in (statistic, "weight")))
+        return WeightedMean(self._maps[f"{statistic}{BLOCKS}"], self._maps[f"weight{BLOCKS}"])
 
     def _in_block(self, statistic: str, row: int) -> np.ndarray | None:
         """Return the sums of the block of dates of the forecast `row`, None if it has no block."""
-        return self._maps.get(f"{statistic}{BLOCK}{-1 if self._blocks is None else self._blocks[row]}")
+        sums = self._maps.get(f"{statistic}{BLOCKS}")
+        return None if sums is None or self.blocks is None or self.blocks[row] < 0 else sums[self.blocks[row]]
 
     def add(self, rows: np.ndarray, leads: np.ndarray, case: Case) -> None:
         """Add a batch; `rows` and `leads` are its indices on the forecast and lead axes.
@@ -206,14 +207,14 @@ class Tally:
         for lead in lead_indices:
             self._map_weight[lead] += rest.pop(0)
         for one in in_block:
-            self._maps[f"weight{BLOCK}{self._blocks[rows[one]]}"] += rest.pop(0)  # type: ignore[index]
+            self._in_block("weight", rows[one])[...] += rest.pop(0)  # type: ignore[index]
         for name in self._statistics:
             self._sums[name][rows] += rest.pop(0)
             if name in self._maps:
                 for lead in lead_indices:
                     self._maps[name][lead] += rest.pop(0)
                 for one in in_block if name in IN_BLOCKS else ():
-                    self._maps[f"{name}{BLOCK}{self._blocks[rows[one]]}"] += rest.pop(0)  # type: ignore[index]
+                    self._in_block(name, rows[one])[...] += rest.pop(0)  # type: ignore[index]
 
     @property
     def empty(self) -> np.ndarray:

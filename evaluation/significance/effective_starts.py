@@ -17,8 +17,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import stdtrit
 
-NEIGHBOURS = 10 * 86_400
-"""Largest gap between neighbouring starts in seconds: weather is nearly uncorrelated after ten days."""
+NEIGHBOURS = 45 * 86_400
+"""Largest gap between neighbouring starts in seconds. A memory of 20 days still shows at gaps of 30 days."""
 CORRELATIONS = np.tanh(np.linspace(-0.55, 2.65, 49))
 """The correlations r of neighbours, -0.50 to 0.99, for which tables are made."""
 FEWEST_DEGREES = 1.0
@@ -51,11 +51,12 @@ class EffectiveStarts:
             weights = np.full(len(weights), 1 / len(weights))
         return _tables(np.asarray(times, float).tobytes(), weights.tobytes())
 
-    def look_up(self, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the variance of the weighted mean, its degrees of freedom and the t of a 95 % interval.
+    def look_up(self, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the variance of the weighted mean, its degrees of freedom, the t of a 95 % interval, and σ².
 
         `deviations` (n, ...) are the contributions of the starts, less their weighted mean. With their weighted mean
-        square s², the variance is s²/(n' - 1), because s² has the expectation σ²(1 - 1/n').
+        square s², the variance is s²/(n' - 1), because s² has the expectation σ²(1 - 1/n'), where σ² is the variance of
+        a single start.
         """
         square = self.weights @ deviations**2
         product = self.pairs @ (deviations[1:] * deviations[:-1])
@@ -63,7 +64,8 @@ class EffectiveStarts:
             observed = np.where(square > 0, product / square, 0.0)
         share = np.exp(np.interp(observed, self.observed, np.log(self.share)))
         freedom, quantile = (np.interp(observed, self.observed, table) for table in (self.freedom, self.quantile))
-        return square * share / (1 - share), freedom, quantile
+        single = square / (1 - share)
+        return single * share, freedom, quantile, single
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import fdtri, stdtr, stdtrit
 
 from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.effective_starts import FEWEST_DEGREES, NEIGHBOURS, EffectiveStarts
@@ -19,19 +19,24 @@ from evaluation.significance.run_means import run_variances
 
 FEWEST_STARTS = 4
 """With fewer starts there is no interval. A pair of neighbouring starts counts as one."""
+ENOUGH_YEARS, CHANCE = 5, 0.9
+"""From so many years on, intervals allow for years that differ more than in 90 % of samples of equal years."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A score with its standard error and the degrees of freedom of this error; `quantile` is the t of 95 %.
 
-    The error is NaN if it cannot be estimated; then there is no interval and no p-value.
+    `single` is the variance of the contributions of single starts, and `years` the effective number of their years. The
+    error is NaN if it cannot be estimated; then there is no interval and no p-value.
     """
 
     value: float
     error: float = math.nan
     freedom: float = math.nan
     quantile: float = math.nan
+    single: float = math.nan
+    years: float = math.nan
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -48,6 +53,15 @@ class Estimate:
         if self.error == 0:
             return 1.0 if distance == 0 else 0.0
         return float(2 * stdtr(self.freedom, -distance / self.error))
+
+    def year_share(self) -> float | None:
+        """Return the smallest variance between years with which the score could be 0, as a share of `single`.
+
+        The variance ρσ² between Y years adds ρσ²/Y to the square of the error. None if the interval contains 0.
+        """
+        if not self.error * self.quantile < abs(self.value) or self.single == 0:
+            return None
+        return ((self.value / self.quantile) ** 2 - self.error**2) * self.years / self.single
 
     def detectable(self, power: float = 0.8) -> float | None:
         """Return the true difference that a two-sided 5 % test finds with probability `power`.
@@ -83,6 +97,10 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
     interaction (Cameron et al. 2011, doi:10.1198/jbes.2010.07136). The interaction is not subtracted, so the error is
     slightly too large rather than too small.
 
+    With `ENOUGH_YEARS`, the sums of the contributions over years give a second variance of the mean, that of
+    independent years, with a degree of freedom less than there are years (Cameron & Miller 2015,
+    doi:10.3368/jhr.50.2.317). It takes the place of the first one if an F test finds it larger.
+
     An estimate has no error if its contributions are undefined or if there are fewer than `FEWEST_STARTS` starts.
     """
     counted = np.logical_and.reduce([_one_weight(mean) > 0 for mean in means])
@@ -95,15 +113,41 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
     starts = EffectiveStarts.at(times, _shares(means))
     contributions = jackknife(score, *means).reshape(len(times), -1)
     with np.errstate(invalid="ignore", over="ignore"):
-        tables = starts.look_up(contributions - starts.weights @ contributions)
+        deviations = contributions - starts.weights @ contributions
+        *tables, single = starts.look_up(deviations)
+        tables = [*_with_years(*tables, times, starts.weights[:, None] * deviations)]
         if seeds := list(run_variances(score, means)):
-            tables = _with_seeds(*tables[:2], seeds)
+            tables = [*_with_seeds(*tables[:2], seeds)]
+    years = effective_years(times, starts.weights)
     return [
-        Estimate(value, math.sqrt(variance), freedom, quantile)
+        Estimate(value, math.sqrt(variance), freedom, quantile, of_one, years)
         if math.isfinite(value) and math.isfinite(variance)
         else Estimate(value)
-        for value, variance, freedom, quantile in zip(values, *(table.tolist() for table in tables), strict=True)
+        for value, variance, freedom, quantile, of_one in zip(
+            values, *(table.tolist() for table in (*tables, single)), strict=True
+        )
     ]
+
+
+def _with_years(
+    variance: np.ndarray, freedom: np.ndarray, quantile: np.ndarray, times: np.ndarray, parts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return variance, degrees of freedom and t of a mean, those of independent years where years differ.
+
+    `parts` (n, ...) are the contributions of the starts to the mean.
+    """
+    years, year = np.unique(times.astype("datetime64[s]").astype("datetime64[Y]"), return_inverse=True)
+    if len(years) < ENOUGH_YEARS:
+        return variance, freedom, quantile
+    sums = np.zeros((len(years), *parts.shape[1:]))
+    np.add.at(sums, year, parts)
+    between, free = (sums**2).sum(0) * len(years) / (len(years) - 1), len(years) - 1
+    differ = between > variance * fdtri(free, freedom, CHANCE)
+    return (
+        np.where(differ, between, variance),
+        np.where(differ, free, freedom),
+        np.where(differ, stdtrit(free, 0.975), quantile),
+    )
 
 
 def _with_seeds(
@@ -142,6 +186,13 @@ def count_apart(times: np.ndarray) -> int:
     first = np.flatnonzero(times[1:] - times[:-1] > NEIGHBOURS) + 1
     runs = np.diff([0, *first, len(times)])
     return int(((runs + 1) // 2).sum())
+
+
+def effective_years(times: np.ndarray, weights: np.ndarray) -> float:
+    """Return 1/Σw², for the shares w of the calendar years in the weights of the starts; one year gives 1."""
+    _, year = np.unique(times.astype("datetime64[s]").astype("datetime64[Y]"), return_inverse=True)
+    shares = np.bincount(year, weights) / weights.sum()
+    return float(1 / (shares**2).sum())
 
 
 def _one_weight(mean: WeightedMean) -> np.ndarray:

@@ -25,7 +25,8 @@ def describe_pairs(
     `scores` names the CRPS, plain or fair, that decides between two models. `differences` are between each model and
     each earlier one; `relative` are the same, divided by the CRPS of the earlier one. The p-values test the relative
     differences: the errors of all models grow in the same seasons, which makes a difference less certain, but not a
-    ratio. `p_holm` is adjusted for the number of all pairs.
+    ratio. `p_holm` is adjusted for the number of all pairs. `year_share` is the variance between years, as a share of
+    the variance of single starts, that would make the relative difference insignificant.
     """
     p_values = {pair: p for pair, estimate in relative.items() if (p := estimate.p_value()) is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
@@ -38,6 +39,7 @@ def describe_pairs(
             "ci95": list(interval) if interval else None,
             "p": p_values.get((name, other)),
             "p_holm": adjusted.get((name, other)),
+            "year_share": relative[name, other].year_share(),
         }
     return found
 

@@ -61,6 +61,7 @@ def scores_of(board: Scoreboard, target: int, rows: ScoreRows | None = None) -> 
         "grid": str(board.grid),
         "weights": "cell area; region unweighted: every grid point alike",
         "n_dates": len(np.unique(board.init_times)),
+        "n_years": len(np.unique(board.init_times.astype("datetime64[s]").astype("datetime64[Y]"))),
         "n_forecasts": len(board.init_times),
         "left_out": _left_out(board, target),
         "slices": slices,

@@ -28,6 +28,7 @@ def test_intervals_contain_the_truth_in_93_to_97_percent_of_cases(simulated):
     ratios = simulated[1]
     assert 0.93 <= ratios["within_lowest"] <= ratios["within_highest"] <= 0.97
     assert 0.93 <= ratios["uneven_lowest"] <= ratios["uneven_highest"] <= 0.97
+    assert 0.93 <= ratios["spacing_lowest"] <= ratios["spacing_highest"] <= 0.97
     assert ratios["seeds_lowest"] >= 0.93
 
 

@@ -325,5 +325,5 @@ def test_the_provenance_has_every_fingerprint():
     assert f"numpy {np.__version__}" in terms.pop("Software")
     assert terms.items() >= {
         "Options": "<code>01ab</code>", "Data": "<code>23cd</code>", "Corrector emos": "<code>45ef</code>",
-        "Corrector net &lt;1&gt;": "<code>67</code>", "Deepweather": "1.0, scores.json format 5", "Written": "today",
+        "Corrector net &lt;1&gt;": "<code>67</code>", "Deepweather": "1.0, scores.json format 6", "Written": "today",
     }.items()  # fmt: skip

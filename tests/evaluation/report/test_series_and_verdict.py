@@ -193,6 +193,16 @@ def test_dependent_members_are_judged_by_the_plain_score():
     assert plain_verdict(scores).startswith("Nothing is shown")
 
 
+def test_few_years_are_said_with_the_variance_that_would_overturn_the_verdict():
+    scores = scores_with(BETTER, {"all": ABOVE})
+    assert "year" not in power_note(scores)
+    scores["pairs"][BEST]["raw"]["year_share"], scores["pairs"][BEST]["emos"]["year_share"] = 0.123, 0.034
+    text = power_note(scores).replace("**", "")
+    assert text.startswith("The starts are in 2 years, too few to show how much years differ. A difference to net <1>")
+    assert "12.3 % (raw) and 3.4 % (emos)." in text
+    assert "year" not in power_note(scores | {"n_years": 5})
+
+
 def test_comparisons_and_training_runs_are_counted():
     scores = make_scores()
     # Three models, three lead times, three regions beside the globe, two seasons; a single hour repeats the whole.

@@ -71,5 +71,5 @@ def test_a_table_does_not_depend_on_the_size_of_its_parts(monkeypatch):
 
 
 def test_equal_contributions_have_no_variance():
-    variance, _, _ = EffectiveStarts.at(DAY * np.arange(9), np.ones(9)).look_up(np.zeros(9))
+    variance, *_ = EffectiveStarts.at(DAY * np.arange(9), np.ones(9)).look_up(np.zeros(9))
     assert variance == 0

@@ -18,13 +18,13 @@ def regular_starts(days, count):
 
 
 def paired_starts(count):
-    """Starts of a sparse archive: pairs of neighbours with gaps of weeks."""
-    return np.sort(np.concatenate([np.arange(count) * 45, np.arange(count) * 45 + 3.5])) * DAY
+    """Starts of a sparse archive: pairs of neighbours with gaps of months."""
+    return np.sort(np.concatenate([np.arange(count) * 60, np.arange(count) * 60 + 3.5])) * DAY
 
 
 MONDAYS_AND_THURSDAYS = DAY * np.cumsum(np.where(np.arange(64) % 2, 3, 4))
 WINTERS = DAY * (365 * np.arange(6)[:, None] + np.arange(20)).ravel()
-MONTHS = 30 * DAY * np.arange(40)
+APART = 60 * DAY * np.arange(40)
 
 
 def mean_of(values):
@@ -58,8 +58,20 @@ def coverage(times, series, weight):
         (MONDAYS_AND_THURSDAYS, 3.5, 0.5),
         (WINTERS, 1, 0.8),
         (paired_starts(16), 3.5, 0.8),
+        (regular_starts(10.5, 70), 20, np.exp(-1)),
+        (regular_starts(30, 40), 20, np.exp(-1)),
     ],
-    ids=["independent", "few", "two thirds of a year", "two years", "Mondays and Thursdays", "winters", "pairs"],
+    ids=[
+        "independent",
+        "few",
+        "two thirds of a year",
+        "two years",
+        "Mondays and Thursdays",
+        "winters",
+        "pairs",
+        "a long memory at 10.5 days",
+        "a long memory at 30 days",
+    ],
 )
 def test_95_percent_intervals_contain_the_truth_in_95_percent_of_cases(times, usual, correlation):
     """4000 trials have a standard error of 0.34 %. Without any one of its corrections the method fails a case."""
@@ -71,19 +83,44 @@ def test_95_percent_intervals_contain_the_truth_in_95_percent_of_cases(times, us
 
 def test_starts_far_apart_get_the_t_test():
     series = 0.2 + np.random.default_rng(1).normal(size=60)
-    (estimate,) = estimates(np.asarray, [mean_of(series)], regular_starts(30, 60))
+    (estimate,) = estimates(np.asarray, [mean_of(series)], regular_starts(60, 60))
     assert estimate.interval == pytest.approx(stats.t.interval(0.95, 59, series.mean(), stats.sem(series)))
     assert estimate.p_value() == pytest.approx(stats.ttest_1samp(series, 0).pvalue)
     assert estimate.p_value(0.3) == pytest.approx(stats.ttest_1samp(series, 0.3).pvalue)
 
 
 def test_a_detectable_difference_is_found_in_80_percent_of_cases():
-    times = regular_starts(30, 25)
+    times = regular_starts(60, 25)
     series = np.random.default_rng(3).normal(size=(25, 2000))
     found = estimates(np.asarray, [WeightedMean(series, np.ones((25, 1)))], times)
     difference = np.mean([estimate.detectable() for estimate in found[:200]])
     shifted = estimates(np.asarray, [WeightedMean(series + difference, np.ones((25, 1)))], times)
     assert np.mean([estimate.p_value() < 0.05 for estimate in shifted]) == pytest.approx(0.8, abs=0.03)
+
+
+def test_years_that_differ_by_the_year_share_make_a_difference_insignificant():
+    """Two years of independent starts, whose scores have the variance 4: the variance of the mean grows by ρ 4/2."""
+    times = np.concatenate([50 * DAY * np.arange(7), 50 * DAY * np.arange(7) + 365 * DAY])
+    values = 2 * stats.zscore(np.random.default_rng(1).normal(size=14), ddof=1) + 3
+    (found,) = estimates(np.asarray, [mean_of(values)], times)
+    wider = np.sqrt(4 / 14 + found.year_share() * 4 / 2)
+    assert found.value - stats.t.ppf(0.975, 13) * wider == pytest.approx(0, abs=1e-9)
+    (chance,) = estimates(np.asarray, [mean_of(values - 3)], times)
+    assert chance.year_share() is None
+    (one,) = estimates(np.asarray, [mean_of(values[:7])], times[:7])
+    assert (found.years, one.years) == (pytest.approx(2), 1)
+
+
+def test_many_years_that_differ_have_the_interval_of_their_means():
+    """Eight years of twelve independent starts: a t test on the means of the years, where they differ."""
+    rng, times = np.random.default_rng(5), (DAY * (20 + 365.25 * np.arange(8)[:, None] + 28 * np.arange(12))).ravel()
+    equal = rng.normal(size=96)
+    differing = equal + 3 * np.repeat(rng.normal(size=8), 12)
+    (found,) = estimates(np.asarray, [mean_of(differing)], times)
+    means = differing.reshape(8, 12).mean(1)
+    assert found.interval == pytest.approx(stats.t.interval(0.95, 7, means.mean(), stats.sem(means)))
+    (found,) = estimates(np.asarray, [mean_of(equal - np.repeat(equal.reshape(8, 12).mean(1), 12))], times)
+    assert found.freedom > 20
 
 
 def test_jackknife_is_the_recomputation_without_each_start():
@@ -135,7 +172,7 @@ def test_too_few_starts_and_undefined_scores_give_no_interval():
     assert interval(np.asarray, [mean_of(np.arange(2 * FEWEST_STARTS))], paired_starts(FEWEST_STARTS)) is not None
     assert [count_apart(paired_starts(3)[:count]) for count in range(7)] == [0, 1, 1, 2, 2, 3, 3]
     assert [count_apart(regular_starts(3.5, count)) for count in (1, 2, 3, 8)] == [1, 1, 2, 4]
-    assert count_apart(regular_starts(30, 5)) == 5
+    assert [count_apart(regular_starts(days, 5)) for days in (30, 45, 46)] == [3, 3, 5]
     assert interval(lambda a: a * np.nan, [mean_of(np.ones(40))], regular_starts(4, 40)) is None
 
 
@@ -153,16 +190,16 @@ def test_thousands_of_starts_need_little_memory():
 
 def simulate(rng, runs, seeds, noise, trials=1):
     """Scores (start, trial) of each run: weather of the date, a deviation of the seed, and noise of both."""
-    weather = rng.normal(size=(len(MONTHS), trials))
+    weather = rng.normal(size=(len(APART), trials))
     return [
-        weather + seeds * rng.normal(size=trials) + noise * rng.normal(size=(len(MONTHS), trials)) for _ in range(runs)
+        weather + seeds * rng.normal(size=trials) + noise * rng.normal(size=(len(APART), trials)) for _ in range(runs)
     ]
 
 
 def test_the_variance_is_that_of_dates_and_seeds():
     """For independent dates: s²(dates)/n + s²(seeds)/S, with the degrees of freedom of Welch and Satterthwaite."""
     runs = [values[:, 0] for values in simulate(np.random.default_rng(0), 3, 0.2, 0.5)]
-    (found,) = estimates(np.asarray, [RunMean.over("net", [mean_of(run) for run in runs])], MONTHS)
+    (found,) = estimates(np.asarray, [RunMean.over("net", [mean_of(run) for run in runs])], APART)
     dates = np.mean(runs, axis=0).var(ddof=1) / 40
     seeds = np.var([run.mean() for run in runs], ddof=1) / 3
     freedom = (dates + seeds) ** 2 / (dates**2 / 39 + seeds**2 / 2)
@@ -189,7 +226,7 @@ def test_intervals_contain_the_mean_over_dates_and_seeds(runs, seeds):
     """Without the seeds' variance, 60 to 90 % of the intervals would."""
     found = simulate(np.random.default_rng(1), runs, seeds, 0.5, trials=3000)
     intervals = [
-        one.interval for one in estimates(np.asarray, [RunMean.over("net", [mean_of(f) for f in found])], MONTHS)
+        one.interval for one in estimates(np.asarray, [RunMean.over("net", [mean_of(f) for f in found])], APART)
     ]
     assert 0.94 <= np.mean([low <= 0 <= high for low, high in intervals]) <= 0.98
 
@@ -197,5 +234,5 @@ def test_intervals_contain_the_mean_over_dates_and_seeds(runs, seeds):
 def test_an_index_applies_to_all_runs():
     runs = [values[:, 0] for values in simulate(np.random.default_rng(0), 3, 0.2, 0.5)]
     some = RunMean.over("net", [mean_of(run) for run in runs])[5:25]
-    expected = interval(np.asarray, [RunMean.over("net", [mean_of(run[5:25]) for run in runs])], MONTHS[5:25])
-    assert interval(np.asarray, [some], MONTHS[5:25]) == expected
+    expected = interval(np.asarray, [RunMean.over("net", [mean_of(run[5:25]) for run in runs])], APART[5:25])
+    assert interval(np.asarray, [some], APART[5:25]) == expected

@@ -60,7 +60,8 @@ def test_the_best_set_leaves_out_models_far_above_the_lowest():
 def test_without_intervals_no_model_is_left_out():
     fair = {("a", "raw"): "crps_fair"}
     pairs = describe_pairs(["raw", "a"], fair, {("a", "raw"): Estimate(-1.0)}, {("a", "raw"): Estimate(0.5)})
-    assert pairs["a"]["raw"] == {"score": "crps_fair", "crps_minus": -1.0, "ci95": None, "p": None, "p_holm": None}
+    unknown = dict.fromkeys(("ci95", "p", "p_holm", "year_share"))
+    assert pairs["a"]["raw"] == {"score": "crps_fair", "crps_minus": -1.0} | unknown
     assert best_set(pairs)["models"] == ["a", "raw"]
     nothing = {("a", "raw"): Estimate(np.nan)}
     pairs = describe_pairs(["raw", "a"], fair, nothing, nothing)
