@@ -298,7 +298,7 @@ def gather_models(plan: Plan, correctors: Mapping[str, FoldCorrectors], data: Sc
     notes += mesh.run_on_first(lambda: data_warnings(plan.source(dates), task, dates, cfg.max_members))
     notes += notes_on(data.files)
     check_comparison(models, [*reference_warnings(fits), *notes])
-    notes += plan.choice.check(task, forecasts.members, "climatology" in compared)
+    notes += plan.choice.check(task, domain, forecasts.members, "climatology" in compared)
     oracle = open_oracle(plan.archive, task, dates, domain, notes)
     return Entrants(models, compared, correctors, own, oracle, fits, notes)
 

@@ -51,10 +51,10 @@ def score(
     `truth` has the same dimensions without members, or `valid_time` instead of `init_time` and `lead_time`; missing
     values are not scored. A forecast without truth is left out, and the attribute `left_out` counts those.
 
-    The result has a variable for each score, with the dimensions `lead_time` (without it if not `by_lead_time`) and
-    `region`, and NAME_label for scores of several numbers, such as one for each threshold. NAME_low and NAME_high are
-    the ends of its 95 % interval, NaN for few starts. All averages are weighted with the area of the cells, except in
-    the region `unweighted`. The functions are those of `deepweather evaluate`.
+    The result has a variable for each score, with the dimensions `lead_time` (without it if not `by_lead_time`, and for
+    scores over lead times) and `region`, and NAME_label for scores of several numbers, such as one for each threshold.
+    NAME_low and NAME_high are the ends of its 95 % interval, NaN for few starts. All averages are weighted with the
+    area of the cells, except in the region `unweighted`. The functions are those of `deepweather evaluate`.
 
     `scores` are None for those that `evaluate` computes without being asked, `all`, or names. `thresholds` are as in
     the option of `evaluate`, such as "> 0 degC". `drawn=False`: members are quantiles or depend on each other. `seed`
@@ -281,14 +281,15 @@ def _converted(values: xr.DataArray, units: str, kind: str) -> xr.DataArray:
 def _as_dataset(board: Scoreboard, arrays: ArrayForecasts, by_lead_time: bool) -> xr.Dataset:
     """Return the rows of all seasons together as arrays."""
     leads = [str(lead) for lead in arrays.task.lead_times] if by_lead_time else [OVERALL]
-    parts = [part for part in list_parts(board) if part.season == part.hour == OVERALL and part.lead_time in leads]
+    wanted = {*leads, OVERALL} if any(one.joint == "lead_times" for one in board.computed) else {*leads}
+    parts = [part for part in list_parts(board) if part.season == part.hour == OVERALL and part.lead_time in wanted]
     rows = ScoreRows.of(board, 0, arrays.units, parts).rows
     found = {(row.score, row.lead_time, row.region, row.label): row for row in rows if row.n_forecasts}
     sizes = {(row.lead_time, row.region): row for row in rows}
     coordinates: dict[str, Any] = {"region": list(board.regions), "lead_time": list(arrays.task.lead_times)}
     variables: dict[str, Any] = {}
 
-    def array(read: Callable[..., Any], *labels: Sequence[str]) -> np.ndarray:
+    def array(read: Callable[..., Any], leads: Sequence[str], *labels: Sequence[str]) -> np.ndarray:
         values = [read(*place) for place in product(leads, board.regions, *labels)]
         return np.reshape(values, (len(leads), len(board.regions), *map(len, labels)))
 
@@ -298,14 +299,17 @@ def _as_dataset(board: Scoreboard, arrays: ArrayForecasts, by_lead_time: bool) -
         about["units"] = arrays.units if one.units == "target" else one.units or "1"
         for ending, key in (("", "value"), ("_low", "low"), ("_high", "high")):
             values = array(
-                lambda *place, name=one.name, key=key: getattr(found.get((name, *place)), key, np.nan), labels
+                lambda *place, name=one.name, key=key: getattr(found.get((name, *place)), key, np.nan),
+                [OVERALL] if one.joint == "lead_times" else leads,
+                labels,
             )
-            dims = ("lead_time", "region", f"{one.name}_label") if one.labels else ("lead_time", "region")
-            variables[one.name + ending] = xr.Variable(dims, values if one.labels else values[..., 0], about)
+            variable = xr.Variable(("lead_time", "region", f"{one.name}_label"), values, about)
+            variable = variable if one.labels else variable[..., 0]
+            variables[one.name + ending] = variable[0] if one.joint == "lead_times" else variable
         if one.labels:
             coordinates[f"{one.name}_label"] = labels
     for key in ("n_forecasts", "n_dates"):
-        values = array(lambda *place, key=key: getattr(sizes.get(place), key, 0))
+        values = array(lambda *place, key=key: getattr(sizes.get(place), key, 0), leads)
         variables[key] = (("lead_time", "region"), values)
     result = xr.Dataset(variables, coordinates | ({} if by_lead_time else {"lead_time": [0]}))
     result.attrs = {"left_out": arrays.left_out, "grid": str(arrays.grid)}

@@ -29,6 +29,7 @@ class Case:
     the thresholds of the evaluation, `climate` is the forecast of the climatology reference, None without one.
     `extremeness` is the extreme forecast index of the raw ensemble: NaN where it is unknown, None without a climate of
     the model. `eps` is, for each target, the largest value that counts as zero in this index, such as 0.1 mm of rain.
+    With `lead_times` (hours), each so many forecasts of the batch are those of one start, in this order.
     """
 
     forecast: Distribution
@@ -40,6 +41,7 @@ class Case:
     climate: Distribution | None = None
     extremeness: Tensor | None = None
     eps: Tensor | float = -torch.inf
+    lead_times: tuple[int, ...] = ()
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, function: Callable[[Case], Found]) -> Found:

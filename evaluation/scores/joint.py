@@ -1,48 +1,225 @@
-"""The energy score of all targets together, which also depends on the correlation between targets."""
+"""Energy and variogram scores of vectors: neighbouring cells, the lead times of a start, or the targets in a cell.
+
+They depend on which value belongs to which member, so they show whether members have the dependence of the truth;
+scores of single values do not. Each member is one vector of d values, and so is the truth. Only members are scored.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from functools import partial
+from typing import Literal
+
 import torch
 from torch import Tensor
 
+from data_pipeline.grid import Grid
 from evaluation.scores.case import Case
 from evaluation.scores.extremes import no_climatology
-from evaluation.scores.score import CellStatistic, Score, Settings
-from models.distribution import energy_score
+from evaluation.scores.ratios import divide
+from evaluation.scores.score import CellStatistic, Joint, Score, Settings
+from models.distribution.ensemble import energy_terms, pair_divisor
+
+SIDE = 4
+"""Rows and columns of a block of cells, which is one vector."""
+DIVIDED = f"mesh divides blocks of {SIDE} x {SIDE} cells among ranks; give all ranks to the data axis of mesh"
+"""Why blocks of cells cannot be scored on a mesh."""
 
 
-def _energy(case: Case) -> Tensor:
-    members = case.forecast.as_members
-    if members is None or case.climate is None:
-        return torch.full_like(case.truth, torch.nan)
-    scale = case.climate.std
-    # The joint score counts only in cells where all targets have a truth.
-    return energy_score(members / scale, case.truth / scale, dim=1).nan_to_num(0)[:, None].expand_as(case.truth)
+class Vectors:
+    """Which values are one vector, and how far they are from each other."""
+
+    joint: Joint
+    text: str
+    """The vectors, as the end of a sentence."""
+    weighted: str
+    """The mean over pairs of values in the variogram score."""
+    units: Literal["target", ""] = "target"
+
+    def _split(self, fields: Tensor, case: Case) -> Tensor:
+        """Return the vectors (..., d, *S) of fields (..., B, T, H, W); the first axis of S is of forecasts."""
+        raise NotImplementedError
+
+    def _join(self, values: Tensor, case: Case) -> Tensor:
+        """Return the number of each vector (*S) in all its cells, (B, T, H, W); 0 in cells of no vector."""
+        raise NotImplementedError
+
+    def _distances(self, d: int, case: Case) -> Tensor:
+        """Return the distances (d, d) between the values of a vector."""
+        raise NotImplementedError
+
+    def missing(self, settings: Settings) -> str:
+        """Return why there are no vectors, "" if there are."""
+        raise NotImplementedError
+
+    def known(self, case: Case) -> Tensor:
+        """Return 1 in the cells of vectors that are scored, where all their values have a truth, else 0."""
+        if self.joint == "lead_times" and not case.lead_times:
+            return torch.zeros_like(case.truth)
+        return self._join(self._split(case.truth, case).isfinite().all(0), case)
+
+    def scores(self, case: Case) -> list[Tensor]:
+        """Return the numbers of `vector_scores`, each (B, T, H, W); NaN without members, 0 where `known` is 0."""
+        members, known = case.forecast.as_members, case.once(self.known) > 0
+        if members is None or not known.any():
+            return [torch.full_like(case.truth, torch.nan if members is None else 0.0)] * 4
+        x, y = self._split(members, case), self._split(case.truth, case)
+        weights = 1 / self._distances(len(y), case).fill_diagonal_(torch.inf).to(y)
+        weights /= weights.sum()
+        # One forecast or start at a time: differences of members need as much memory as the members.
+        pieces = [vector_scores(x[:, :, k].contiguous(), y[:, k].contiguous(), weights) for k in range(y.shape[1])]
+        return [self._join(torch.stack(values), case).masked_fill(~known, 0) for values in zip(*pieces, strict=True)]
 
 
-def _all_known(case: Case) -> Tensor:
-    complete = case.valid.all(1, keepdim=True).expand_as(case.truth).to(case.truth)
-    return complete if case.forecast.as_members is not None else torch.full_like(complete, torch.nan)
+class Cells(Vectors):
+    """Blocks of cells. The last rows and columns that fill no block belong to none."""
+
+    joint: Joint = "cells"
+    text = f"blocks of {SIDE} x {SIDE} neighbouring cells"
+    weighted = "Mean with weights 1/distance, in rows and columns,"
+
+    def _split(self, fields: Tensor, case: Case) -> Tensor:
+        rows, columns = (size // SIDE for size in fields.shape[-2:])
+        fields = fields[..., : rows * SIDE, : columns * SIDE]
+        blocks = fields.unflatten(-1, (columns, SIDE)).unflatten(-3, (rows, SIDE))
+        return blocks.movedim((-3, -1), (-6, -5)).flatten(-6, -5)
+
+    def _join(self, values: Tensor, case: Case) -> Tensor:
+        whole = torch.zeros_like(case.truth)
+        rows, columns = (SIDE * size for size in values.shape[-2:])
+        whole[..., :rows, :columns] = values.repeat_interleave(SIDE, -2).repeat_interleave(SIDE, -1)
+        return whole
+
+    def _distances(self, d: int, case: Case) -> Tensor:
+        place = torch.cartesian_prod(*(torch.arange(SIDE, dtype=torch.float64),) * 2)
+        return torch.cdist(place, place)
+
+    def missing(self, settings: Settings) -> str:
+        """Return why there are no blocks; ranks that divide one cannot score it."""
+        domain = settings.domain
+        if domain is None or type(domain.grid) is not Grid:
+            return "stations and points have no neighbouring cells; only fields on a regular grid have"
+        if min(domain.shape) < SIDE:
+            return f"the grid has fewer than {SIDE} rows or columns"
+        if any(cut % SIDE for cuts in (domain.row_cuts, domain.column_cuts) for cut in cuts[:-1]):
+            return DIVIDED
+        return ""
 
 
-def _not_joint(settings: Settings) -> str:
-    if len(settings.task.targets) < 2:
-        return f"the task {settings.task.name} has a single target; the energy score of one target is the CRPS"
-    return no_climatology(settings)
+class LeadTimes(Vectors):
+    """Starts with all lead times of the task."""
+
+    joint: Joint = "lead_times"
+    text = "all lead times of a start in a cell"
+    weighted = "Mean with weights 1/difference of the lead times"
+
+    def _split(self, fields: Tensor, case: Case) -> Tensor:
+        return fields.unflatten(-4, (-1, len(case.lead_times))).movedim(-4, -5)
+
+    def _join(self, values: Tensor, case: Case) -> Tensor:
+        return values.repeat_interleave(len(case.lead_times), 0).to(case.truth)
+
+    def _distances(self, d: int, case: Case) -> Tensor:
+        hours = torch.tensor(case.lead_times, dtype=torch.float64)
+        return abs(hours[:, None] - hours)
+
+    def missing(self, settings: Settings) -> str:
+        """Return why there are no vectors."""
+        task = settings.task
+        return f"the task {task.name} has a single lead time" if len(task.lead_times) < 2 else ""
 
 
-ENERGY_SCORE = Score(
-    name="energy_score",
-    title="energy score",
-    text="1/M Σ|xᵢ − y| − 1/(2M²) ΣΣ|xᵢ − xⱼ| with Euclidean distances between vectors of all targets in a cell, each "
-    "divided by the standard deviation of its climatology. Null for distributions: only members have a joint "
-    "distribution, such as those that correct writes.",
-    reference="Gneiting & Raftery 2007, doi:10.1198/016214506000001437",
-    statistics={"energy": CellStatistic(_energy), "joint_cases": CellStatistic(_all_known)},
-    value=lambda energy, joint_cases: energy / np.where(joint_cases == 0, np.nan, joint_cases),
-    best="low",
-    units="",
-    missing=_not_joint,
-)
-SCORES = (ENERGY_SCORE,)
+class Targets(Vectors):
+    """Targets, as standardised departures from climatology: their differences have no units."""
+
+    joint: Joint = "targets"
+    text = "all targets in a cell, each less its climatological mean and divided by its climatological spread"
+    weighted = "Mean"
+    units: Literal["target", ""] = ""
+
+    def _split(self, fields: Tensor, case: Case) -> Tensor:
+        assert case.climate is not None
+        return ((fields - case.climate.mean) / case.climate.std).movedim(-3, -4)
+
+    def _join(self, values: Tensor, case: Case) -> Tensor:
+        return values[:, None].expand_as(case.truth).to(case.truth)
+
+    def _distances(self, d: int, case: Case) -> Tensor:
+        return torch.ones(d, d, dtype=torch.float64)
+
+    def missing(self, settings: Settings) -> str:
+        """Return why there are no vectors, or no climatology."""
+        task = settings.task
+        return f"the task {task.name} has a single target" if len(task.targets) < 2 else no_climatology(settings)
+
+
+def vector_scores(members: Tensor, truth: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the energy score, its fair version, the variogram score and its fair version, each (*S).
+
+    `members` are (M, d, *S), `truth` is (d, *S), and `weights` (d, d) are symmetric. With v = √|x_i - x_j| of a pair of
+    values, the variogram score of order 1/2 is the sum over all pairs of weight · (v of the truth - mean of v over the
+    members)². Its expectation grows by the variance of this mean, which the fair version subtracts.
+    """
+    M = len(members)
+    # Values of a vector beside each other: norms along another axis take ten times as long.
+    distance, pairs = energy_terms(members.movedim(1, -1).contiguous(), truth.movedim(0, -1).contiguous(), -1)
+    plain, fair = torch.zeros_like(distance), torch.zeros_like(distance)
+    for step in range(1, len(truth)):
+        difference = (members[:, step:] - members[:, :-step]).abs_()
+        square = difference.mean(0)
+        mean = difference.sqrt_().mean(0)
+        error = (mean - (truth[step:] - truth[:-step]).abs().sqrt()).square()
+        # Each pair counts twice, as (i, j) and as (j, i).
+        weight = 2 * weights.diagonal(step)
+        plain += torch.tensordot(weight, error, 1)
+        fair += torch.tensordot(weight, error - (square - mean.square()) / (M - 1), 1)
+    return distance - pairs / pair_divisor(M, False), distance - pairs / pair_divisor(M, True), plain, fair
+
+
+_ENERGY = "Gneiting & Raftery 2007, doi:10.1198/016214506000001437"
+_VARIOGRAM = "Scheuerer & Hamill 2015, doi:10.1175/MWR-D-14-00269.1"
+_FAIR = "; Ferro 2014, doi:10.1002/qj.2270"
+KINDS = (
+    ("energy_score", "", _ENERGY, "1/M Σ|xᵢ − y| − 1/(2M²) ΣΣ|xᵢ − xⱼ| with Euclidean distances between vectors"),
+    ("energy_score", "_fair", _ENERGY + _FAIR, "The energy score with 1/(2M(M − 1)) in place of 1/(2M²), for vectors"),
+    (
+        "variogram_score", "", _VARIOGRAM,
+        "{weighted} of (√|yₖ − yₗ| − v)² over all pairs of values k, l of a vector, where v is the mean of √|xₖ − xₗ| "
+        "over the members. A bias that all values share does not change it. For vectors",
+    ),
+    (
+        "variogram_score", "_fair", _VARIOGRAM + _FAIR,
+        "The variogram score less the variance of v, which the mean of infinitely many members would not have, for "
+        "vectors",
+    ),
+)  # fmt: skip
+"""Beginning and ending of a name, reference and text of the numbers of `vector_scores`."""
+
+
+def scores_of(vectors: Vectors) -> Iterator[Score]:
+    """Yield the scores of vectors."""
+    known = CellStatistic(vectors.known, joint=vectors.joint)
+    for number, (kind, ending, reference, text) in enumerate(KINDS):
+        name = f"{kind}_{vectors.joint}{ending}"
+        yield Score(
+            name=name,
+            title=f"{'fair ' * bool(ending)}{kind.replace('_', ' ')} over {vectors.joint.replace('_', ' ')}",
+            text=f"{text.format(weighted=vectors.weighted)} of {vectors.text}. Null for distributions: only members, "
+            "such as those that correct writes, have a joint distribution.",
+            reference=reference,
+            statistics={
+                name: CellStatistic(partial(_numbered, vectors, number), joint=vectors.joint),
+                f"{vectors.joint}_known": known,
+            },
+            value=lambda *, _name=name, **averages: divide(averages.pop(_name), *averages.values()),
+            best="low",
+            units=vectors.units,
+            missing=vectors.missing,
+        )
+
+
+def _numbered(vectors: Vectors, number: int, case: Case) -> Tensor:
+    return case.once(vectors.scores)[number]
+
+
+SCORES = tuple(score for vectors in (Cells(), LeadTimes(), Targets()) for score in scores_of(vectors))

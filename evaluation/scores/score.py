@@ -16,6 +16,9 @@ from torch import Tensor
 from data_pipeline.task import Task
 from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores.case import Case
+from models.parallel.domain import Domain
+
+Joint = Literal["cells", "lead_times", "targets"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +49,7 @@ class Settings:
 
     `bins` is the number of bins of rank and PIT histograms, `thresholds` holds the thresholds of each target.
     `climatology` and `extremeness` say whether cases have a climate, and the extreme forecast index of the raw
-    ensemble.
+    ensemble. `domain` is the grid with the tiles of the ranks.
     """
 
     task: Task
@@ -54,6 +57,7 @@ class Settings:
     thresholds: tuple[tuple[Threshold, ...], ...] = ()
     climatology: bool = False
     extremeness: bool = False
+    domain: Domain | None = None
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,14 @@ class CellStatistic:
     """A function of a case that can be averaged over cells and forecasts.
 
     `cells` returns (B, T, H, W), or (K, B, T, H, W) or `Binned` with K = `size(settings)` numbers a cell. With `map`,
-    which needs one number a cell, the average over time is kept for every cell too.
+    which needs one number a cell, the average over time is kept for every cell too. A `joint` statistic depends on the
+    values of each member in several cells, lead times or targets; others do not depend on which member has which value.
     """
 
     cells: Callable[[Case], Tensor | Binned]
     size: Callable[[Settings], int] | None = None
     map: bool = False
+    joint: Joint | None = None
 
 
 def always(settings: Settings) -> str:
@@ -103,6 +109,11 @@ class Score:
     def has_skill(self) -> bool:
         """Whether there is a skill: a perfect forecast has the score 0."""
         return self.best == "low" and self.zero
+
+    @property
+    def joint(self) -> Joint | None:
+        """What its statistics are `joint` over."""
+        return next(iter(self.statistics.values())).joint
 
     @property
     def is_fair(self) -> bool:

@@ -105,6 +105,11 @@ class Tally:
             self._maps[f"weight{BLOCKS}"] = np.zeros(each, np.float32)
 
     @property
+    def is_joint(self) -> bool:
+        """Whether a statistic depends on which member has which value."""
+        return any(statistic.joint for statistic in self._statistics.values())
+
+    @property
     def per_forecast(self) -> dict[str, WeightedMean]:
         """Averages of each forecast."""
         return {

@@ -31,15 +31,25 @@ def forecast_bytes(sample: Sample) -> int:
     return 3 * size + targets * (4 * 3 * len(sample.ensemble) + 8 * WORKING_FIELDS)
 
 
-def block_size(dataset: Any, batch_size: int, memory_bytes: int) -> int:
-    """Return the number of forecasts that are scored at a time: at most `batch_size`, at least 1.
+def block_size(dataset: Any, batch_size: int, memory_bytes: int, together: int = 1) -> int:
+    """Return the number of forecasts that are scored at a time: at most `batch_size`, and a multiple of `together`.
 
-    A line is printed if one forecast alone needs more than `memory_bytes`.
+    A line is printed if so many forecasts need more than `memory_bytes`.
     """
-    needed = forecast_bytes(dataset[0])
+    needed = together * forecast_bytes(dataset[0])
     if needed > memory_bytes:
-        say(f"scoring one forecast takes about {needed:,} bytes, more than memory_bytes={memory_bytes:,}")
-    return max(1, min(batch_size, memory_bytes // needed))
+        what = "one forecast" if together == 1 else f"the {together} lead times of a start together"
+        say(f"scoring {what} takes about {needed:,} bytes, more than memory_bytes={memory_bytes:,}")
+    return together * max(1, min(batch_size // together, memory_bytes // needed))
+
+
+def whole_starts(init_times: np.ndarray, lead_times: int, groups: np.ndarray | None = None) -> np.ndarray:
+    """Return for each forecast whether all `lead_times` of its start are there and in one group."""
+    labels = np.zeros_like(init_times) if groups is None else groups
+    both = np.stack([init_times, labels])
+    _, place, count = np.unique(both, axis=1, return_inverse=True, return_counts=True)
+    whole: np.ndarray = (count == lead_times)[place.reshape(-1)]
+    return whole
 
 
 def read_blocks(

@@ -16,6 +16,7 @@ from data_pipeline.task import Task
 from data_pipeline.variables.thresholds import Threshold, parse_thresholds, without_climatology
 from evaluation.scores import all_diagrams, all_scores
 from evaluation.scores.binned_probability import no_thresholds
+from evaluation.scores.joint import DIVIDED
 from evaluation.scores.score import Diagram, Score, Settings
 from evaluation.scoring.efi_climate import ModelClimate, load_model_climate
 from evaluation.scoring.scoreboard import MAIN_SCORES
@@ -68,13 +69,14 @@ class ScoreChoice:
             self.efi_climate, self.efi_form, domain, task, training, scored, fingerprint(training)
         )
 
-    def check(self, task: Task, members: int, climatology: bool) -> list[str]:
+    def check(self, task: Task, domain: Domain, members: int, climatology: bool) -> list[str]:
         """Refuse a named score that cannot be computed; return the warning about thresholds that are left out."""
         kept = self.thresholds if climatology else without_climatology(self.thresholds)
-        settings = Settings(task, members + 1, kept, climatology, self.efi_climate is not None)
+        settings = Settings(task, members + 1, kept, climatology, self.efi_climate is not None, domain)
         wanted: tuple[Score | Diagram, ...] = (*self.scores, *self.diagrams)
         for one in wanted:
-            if one.name in self.named and (why := one.missing(settings)):
+            # Finished scores are used again on other meshes, so none may be left out because of the mesh.
+            if (why := one.missing(settings)) and (one.name in self.named or why == DIVIDED):
                 raise InputError(f"scores: {one.name} cannot be computed: {why}")
         lost = dict.fromkeys(one.label for of_target in self.thresholds for one in of_target if one.climatological)
         used = any(one.missing is no_thresholds for one in wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from evaluation.scores.case import Case, is_ensemble, tie_breaker
 from evaluation.scores.score import Diagram, Score, Settings
 from evaluation.scores.threshold import make_events
 from evaluation.scoring.aggregation import Tally
-from evaluation.scoring.forecast_blocks import block_size, read_blocks
+from evaluation.scoring.forecast_blocks import block_size, read_blocks, whole_starts
 from evaluation.scoring.partial_scores import PartialScores
 from evaluation.scoring.scoreboard import ORACLE, Scoreboard
 from evaluation.scoring.tallies import Tallies
@@ -121,7 +122,7 @@ def score_models(
     tallies = scorer.empty()
     if partial:
         partial.load(tallies)
-    every = np.arange(mesh.data_rank, len(forecasts), mesh.data)
+    every = np.flatnonzero(scorer.units % mesh.data == mesh.data_rank)
     rows = every[~tallies.done[every]]
     known = int(tallies.done.sum()) * mesh.data
     if known:
@@ -171,6 +172,26 @@ class Scorer:
     init_times: np.ndarray
     lead_times: np.ndarray
 
+    @cached_property
+    def whole(self) -> np.ndarray:
+        """Whether a forecast is in one batch with all lead times of its start, because a score needs them together."""
+        if not any(score.joint == "lead_times" for score in self.options.scores):
+            return np.zeros(len(self.init_times), bool)
+        whole = whole_starts(self.init_times, len(self.forecasts.task.lead_times), self.options.groups)
+        if not whole.all():
+            say(
+                f"scores over lead times leave out {np.unique(self.init_times[~whole]).size} starts: a lead time is "
+                "missing or corrected by another fold"
+            )
+        return whole
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """Number of the unit of each forecast, which one process scores: a whole start, or a forecast."""
+        alone = np.arange(len(self.init_times)) + self.init_times.max(initial=0) + 1
+        units: np.ndarray = np.unique(np.where(self.whole, self.init_times, alone), return_inverse=True)[1]
+        return units
+
     def empty(self) -> Tallies:
         """Return tallies without any forecast."""
         everyone, options = self.forecasts.members, self.options
@@ -187,9 +208,11 @@ class Scorer:
 
     def score(self, tallies: Tallies, rows: np.ndarray) -> Iterator[Tallies]:
         """Add the forecasts `rows` to the tallies; yield them after every batch."""
-        options = self.options
-        size = block_size(self.forecasts, options.batch_size, options.memory_bytes) if len(rows) else 1
-        for block, batch in read_blocks(self.forecasts, rows, size, options.groups):
+        options, together = self.options, len(self.forecasts.task.lead_times) if self.whole.any() else 1
+        size = block_size(self.forecasts, options.batch_size, options.memory_bytes, together) if len(rows) else 1
+        rows = rows[np.lexsort((self.lead_times[rows], self.init_times[rows]))]
+        groups = self.whole + 2 * (0 if options.groups is None else options.groups)
+        for block, batch in read_blocks(self.forecasts, rows, size, groups):
             self._add(tallies, block, batch)
             tallies.done[block] = True
             yield tallies
@@ -223,21 +246,22 @@ class Scorer:
         events = make_events(self._thresholds, climate, truth)
         extremeness = options.extremeness(batch) if options.extremeness else None
         eps = torch.from_numpy(traces(task.targets)).to(truth)
+        shared = events, climate, extremeness, eps, task.lead_times if self.whole[rows].all() else ()
         for size, counted in tallies.by_size.items():
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in self.models.items():
                 forecast = climate if model is normal and climate is not None else model(some)
                 drawn = name not in self.options.undrawn
-                case = Case(forecast, truth, uniform, size + 1, drawn, events, climate, extremeness, eps)
+                case = Case(forecast, truth, uniform, size + 1, drawn, *shared)
                 counted[name].add(rows, places, case)
                 if name in tallies.written[size]:
                     tally, drawn = tallies.written[size][name], is_ensemble(forecast)
-                    values = self._written(forecast, some, joint="energy" in tally.per_forecast)
-                    case = Case(values, truth, uniform, size + 1, drawn, events, climate, extremeness, eps)
+                    values = self._written(forecast, some, tally.is_joint)
+                    case = Case(values, truth, uniform, size + 1, drawn, *shared)
                     tally.add(rows, places, case)
 
     def _written(self, forecast: Distribution, batch: Sample, joint: bool) -> Distribution:
-        """Return the members that `correct` writes; their order is right only if `joint` scores need it."""
+        """Return the members that `correct` writes; which member has which value is right only for `joint` scores."""
         task, options = self.forecasts.task, self.options
         if not joint:
             # Scores of single values do not depend on the order of the members.
@@ -254,7 +278,7 @@ class Scorer:
         if name != ORACLE:
             settings = replace(
                 settings, thresholds=self._thresholds, climatology="climatology" in self.models,
-                extremeness=bool(options.extremeness),
+                extremeness=bool(options.extremeness), domain=self.domain,
             )  # fmt: skip
         wanted: list[Score | Diagram] = [*options.scores, *options.diagrams]
         computed = [one for one in wanted if not one.missing(settings)]
@@ -276,8 +300,9 @@ class Scorer:
 
 def _on_cluster(scorer: Scorer, tallies: Tallies, rows: np.ndarray, workers: Executor) -> Iterator[Tallies]:
     """Yield the sum of the tallies and all parts that workers have finished, after each part."""
-    count = min(len(rows), 4 * scorer.options.jobs)
-    parts = [part for part in np.array_split(rows, count or 1) if len(part)]
+    units = np.unique(scorer.units[rows])
+    count = min(len(units), 4 * scorer.options.jobs)
+    parts = [rows[np.isin(scorer.units[rows], some)] for some in np.array_split(units, count or 1) if len(some)]
     for future in as_completed([workers.submit(_score_part, scorer, part) for part in parts]):
         tallies = tallies + future.result()
         yield tallies

@@ -143,6 +143,8 @@ class Finisher:
         board = self.board
         variable = board.task.targets[self.target]
         for score in board.computed:
+            if score.joint == "lead_times" and (self.part.lead_time, self.part.hour) != (OVERALL, OVERALL):
+                continue  # it is of all lead times of a start
             labels = score.labels(board.settings, self.target) if score.labels else ("",)
             units = (variable.units or self.units) if score.units == "target" else score.units
             raw = self._averages(board.tallies["raw"], score)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from data_pipeline.variables.thresholds import parse_thresholds
 from evaluation.regions import region_weights
@@ -16,8 +15,7 @@ from evaluation.scores.extremes import index_of
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.tables.score_json import scores_of
 from evaluation.tables.score_rows import ScoreRows
-from models.distribution import Ensemble, Normal, energy_score
-from models.members.coupling import written_members
+from models.distribution import Ensemble, Normal
 from models.statistical.raw import Raw
 
 GRID = Grid.regular(5, 8)
@@ -82,21 +80,10 @@ def test_each_target_has_its_thresholds(boards, scores):
 def test_without_climatology_its_percentiles_are_left_out(scores):
     with_it, (first, second) = scores
     assert list(first["models"]["raw"]["brier"]) == ["> 7 degC", ">= 285 K"]
-    assert set(first["scores_left_out"]) == {"efi", "efi_roc_area", "sot_roc_area", "energy_score"}
+    over_targets = {name for name, score in all_scores().items() if score.joint == "targets"}
+    assert set(first["scores_left_out"]) == {"efi", "efi_roc_area", "sot_roc_area", *over_targets}
     assert "brier" not in second["models"]["raw"]
     assert with_it[0]["scores_left_out"] == {}
-
-
-def test_the_energy_score_of_written_members_is_that_of_coupled_members(boards, scores):
-    data, found = boards[0], scores[0][1]["models"]["net"]
-    assert found["energy_score"] is None
-    batch = Sample(*(torch.stack(tensors) for tensors in zip(*data.samples, strict=True)))
-    members = written_members(net(batch), batch, TASK, GRID).members
-    single = energy_score(members / 10, batch.target / 10, dim=1)
-    weights = np.broadcast_to(GRID.weights[:, None], GRID.shape) * single.isfinite().numpy()
-    expected = np.average(single.nan_to_num(0), weights=weights)
-    assert found["members"]["energy_score"] == pytest.approx(expected, rel=1e-5)
-    assert "crps_fair" not in found["members"], "quantiles have no fair score"
 
 
 def test_fewer_members_have_the_same_events(boards, toy):

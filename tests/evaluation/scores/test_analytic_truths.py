@@ -8,15 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from score_cases import TASK, diagram_of, draws, make_case, score_of
+from score_cases import diagram_of, draws, make_case, score_of
 
 from data_pipeline.statistics.efi import extreme_forecast_index
 from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores import ratios
-from evaluation.scores.case import Case
 from evaluation.scores.extremes import INDEX_LEVELS, index_of, shift_of_tails
-from evaluation.scores.joint import ENERGY_SCORE
-from evaluation.scores.score import Settings
 from models.distribution import CensoredNormal, Ensemble, Normal
 
 N = 400_000
@@ -166,27 +163,6 @@ def test_eecrps_is_the_mean_over_the_known_cells():
         products = (extremeness.abs() * crps).flatten()
         expected = products[products.isfinite()].mean()
         assert score_of(name, case) == pytest.approx(float(expected), rel=1e-12)
-
-
-def test_energy_score_counts_cells_with_all_targets():
-    truth = draws(3, 2, 1, 4)
-    truth[0, 0, 0, 0] = torch.nan
-    climate = Normal(torch.zeros_like(truth), torch.tensor([2.0, 0.5]).double()[None, :, None, None].expand_as(truth))
-    members = draws(5, 3, 2, 1, 4, seed=1)
-    case = Case(Ensemble(members), truth, torch.zeros_like(truth), 6, climate=climate)
-    found = []
-    for b, j in np.ndindex(3, 4):
-        if (b, j) != (0, 0):
-            x = members[:, b, :, 0, j].numpy() / [2.0, 0.5]
-            y = truth[b, :, 0, j].numpy() / [2.0, 0.5]
-            pairs = [np.linalg.norm(p - q) for p in x for q in x]
-            found.append(np.mean([np.linalg.norm(p - y) for p in x]) - np.sum(pairs) / 50)
-    cells = {name: one.cells(case)[:, 1][case.valid[:, 1]].numpy() for name, one in ENERGY_SCORE.statistics.items()}
-    value = ENERGY_SCORE.value(**{name: values.mean() for name, values in cells.items()})
-    assert value == pytest.approx(np.mean(found), rel=1e-12)
-    closed = Case(climate, truth, torch.zeros_like(truth), 6, climate=climate)
-    assert all(one.cells(closed)[case.valid].isnan().all() for one in ENERGY_SCORE.statistics.values())
-    assert "single target" in ENERGY_SCORE.missing(Settings(TASK, 6, climatology=True))
 
 
 PROPER = ["crps", "log_score", "brier", "quantile_score", "interval_score", "threshold_crps"]

@@ -11,7 +11,7 @@ from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores import all_scores
 from models.distribution import Ensemble, Normal, Patched
 
-SHAPE = 40, 1, 1, 30
+SHAPE = 40, 1, 4, 12
 THRESHOLDS = Threshold(">", 0.3), Threshold("<=", -0.5), Threshold("<", 0.2, climatological=True)
 TURNED = {">": "<", "<": ">", ">=": "<=", "<=": ">="}
 BY_TAIL = {"quantile_score", "efi_roc_area", "sot_roc_area"}
@@ -35,7 +35,8 @@ def moved(kind, factor=1.0, shift=0.0, order=slice(None), keep=slice(None)):
     }[kind]
     thresholds = [turned(one, factor, shift) for one in THRESHOLDS]
     extremeness = math.copysign(1, factor) * draws(*SHAPE, seed=7)[..., keep].clamp(-1, 1)
-    return make_case(forecast, truth, (tuple(thresholds),), climate=climate, extremeness=extremeness)
+    further = {"climate": climate, "extremeness": extremeness, "lead_times": (24, 48)}
+    return make_case(forecast, truth, (tuple(thresholds),), **further)
 
 
 def turned(threshold, factor, shift):
