@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from data_pipeline.grid import Grid
+from evaluation.kernels.vector_scores import vector_scores
 from evaluation.scores.case import Case
 from evaluation.scores.extremes import no_climatology
 from evaluation.scores.ratios import divide
 from evaluation.scores.score import CellStatistic, Joint, Score, Settings
-from models.distribution.ensemble import energy_terms, pair_divisor
 
 SIDE = 4
 """Rows and columns of a block of cells, which is one vector."""
@@ -64,11 +65,17 @@ class Vectors:
         if members is None or not known.any():
             return [torch.full_like(case.truth, torch.nan if members is None else 0.0)] * 4
         x, y = self._split(members, case), self._split(case.truth, case)
-        weights = 1 / self._distances(len(y), case).fill_diagonal_(torch.inf).to(y)
+        weights = 1 / self._distances(len(y), case).fill_diagonal_(torch.inf)
         weights /= weights.sum()
-        # One forecast or start at a time: differences of members need as much memory as the members.
-        pieces = [vector_scores(x[:, :, k].contiguous(), y[:, k].contiguous(), weights) for k in range(y.shape[1])]
-        return [self._join(torch.stack(values), case).masked_fill(~known, 0) for values in zip(*pieces, strict=True)]
+        # One forecast or start at a time, because the vectors are copies of the members.
+        numbers = np.stack(
+            [
+                vector_scores(x[:, :, k].flatten(2).cpu().numpy(), y[:, k].flatten(1).cpu().numpy(), weights.numpy())
+                for k in range(y.shape[1])
+            ],
+            axis=1,
+        ).reshape(4, *y.shape[1:])
+        return [self._join(torch.from_numpy(one).to(case.truth), case).masked_fill(~known, 0) for one in numbers]
 
 
 class Cells(Vectors):
@@ -96,14 +103,12 @@ class Cells(Vectors):
 
     def missing(self, settings: Settings) -> str:
         """Return why there are no blocks; ranks that divide one cannot score it."""
-        domain = settings.domain
-        if domain is None or type(domain.grid) is not Grid:
+        grid = settings.grid
+        if type(grid) is not Grid:
             return "stations and points have no neighbouring cells; only fields on a regular grid have"
-        if min(domain.shape) < SIDE:
+        if min(grid.shape) < SIDE:
             return f"the grid has fewer than {SIDE} rows or columns"
-        if any(cut % SIDE for cuts in (domain.row_cuts, domain.column_cuts) for cut in cuts[:-1]):
-            return DIVIDED
-        return ""
+        return DIVIDED if any(cut % SIDE for cut in settings.cuts) else ""
 
 
 class LeadTimes(Vectors):
@@ -153,33 +158,10 @@ class Targets(Vectors):
         return f"the task {task.name} has a single target" if len(task.targets) < 2 else no_climatology(settings)
 
 
-def vector_scores(members: Tensor, truth: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the energy score, its fair version, the variogram score and its fair version, each (*S).
-
-    `members` are (M, d, *S), `truth` is (d, *S), and `weights` (d, d) are symmetric. With v = √|x_i - x_j| of a pair of
-    values, the variogram score of order 1/2 is the sum over all pairs of weight · (v of the truth - mean of v over the
-    members)². Its expectation grows by the variance of this mean, which the fair version subtracts.
-    """
-    M = len(members)
-    # Values of a vector beside each other: norms along another axis take ten times as long.
-    distance, pairs = energy_terms(members.movedim(1, -1).contiguous(), truth.movedim(0, -1).contiguous(), -1)
-    plain, fair = torch.zeros_like(distance), torch.zeros_like(distance)
-    for step in range(1, len(truth)):
-        difference = (members[:, step:] - members[:, :-step]).abs_()
-        square = difference.mean(0)
-        mean = difference.sqrt_().mean(0)
-        error = (mean - (truth[step:] - truth[:-step]).abs().sqrt()).square()
-        # Each pair counts twice, as (i, j) and as (j, i).
-        weight = 2 * weights.diagonal(step)
-        plain += torch.tensordot(weight, error, 1)
-        fair += torch.tensordot(weight, error - (square - mean.square()) / (M - 1), 1)
-    return distance - pairs / pair_divisor(M, False), distance - pairs / pair_divisor(M, True), plain, fair
-
-
 _ENERGY = "Gneiting & Raftery 2007, doi:10.1198/016214506000001437"
 _VARIOGRAM = "Scheuerer & Hamill 2015, doi:10.1175/MWR-D-14-00269.1"
 _FAIR = "; Ferro 2014, doi:10.1002/qj.2270"
-KINDS = (
+NUMBERS = (
     ("energy_score", "", _ENERGY, "1/M Σ|xᵢ − y| − 1/(2M²) ΣΣ|xᵢ − xⱼ| with Euclidean distances between vectors"),
     ("energy_score", "_fair", _ENERGY + _FAIR, "The energy score with 1/(2M(M − 1)) in place of 1/(2M²), for vectors"),
     (
@@ -196,10 +178,10 @@ KINDS = (
 """Beginning and ending of a name, reference and text of the numbers of `vector_scores`."""
 
 
-def scores_of(vectors: Vectors) -> Iterator[Score]:
+def scores_over(vectors: Vectors) -> Iterator[Score]:
     """Yield the scores of vectors."""
     known = CellStatistic(vectors.known, joint=vectors.joint)
-    for number, (kind, ending, reference, text) in enumerate(KINDS):
+    for number, (kind, ending, reference, text) in enumerate(NUMBERS):
         name = f"{kind}_{vectors.joint}{ending}"
         yield Score(
             name=name,
@@ -222,4 +204,4 @@ def _numbered(vectors: Vectors, number: int, case: Case) -> Tensor:
     return case.once(vectors.scores)[number]
 
 
-SCORES = tuple(score for vectors in (Cells(), LeadTimes(), Targets()) for score in scores_of(vectors))
+SCORES = tuple(score for vectors in (Cells(), LeadTimes(), Targets()) for score in scores_over(vectors))

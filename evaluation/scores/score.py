@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores.case import Case
-from models.parallel.domain import Domain
 
 Joint = Literal["cells", "lead_times", "targets"]
 
@@ -49,7 +49,7 @@ class Settings:
 
     `bins` is the number of bins of rank and PIT histograms, `thresholds` holds the thresholds of each target.
     `climatology` and `extremeness` say whether cases have a climate, and the extreme forecast index of the raw
-    ensemble. `domain` is the grid with the tiles of the ranks.
+    ensemble. `cuts` are the first rows and columns of the ranks' tiles of `grid`.
     """
 
     task: Task
@@ -57,7 +57,8 @@ class Settings:
     thresholds: tuple[tuple[Threshold, ...], ...] = ()
     climatology: bool = False
     extremeness: bool = False
-    domain: Domain | None = None
+    grid: Grid | None = None
+    cuts: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,9 @@ class ScoreChoice:
     def check(self, task: Task, domain: Domain, members: int, climatology: bool) -> list[str]:
         """Refuse a named score that cannot be computed; return the warning about thresholds that are left out."""
         kept = self.thresholds if climatology else without_climatology(self.thresholds)
-        settings = Settings(task, members + 1, kept, climatology, self.efi_climate is not None, domain)
+        settings = Settings(
+            task, members + 1, kept, climatology, self.efi_climate is not None, domain.grid, domain.cuts
+        )  # fmt: skip
         wanted: tuple[Score | Diagram, ...] = (*self.scores, *self.diagrams)
         for one in wanted:
             # Finished scores are used again on other meshes, so none may be left out because of the mesh.

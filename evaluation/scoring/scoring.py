@@ -278,7 +278,7 @@ class Scorer:
         if name != ORACLE:
             settings = replace(
                 settings, thresholds=self._thresholds, climatology="climatology" in self.models,
-                extremeness=bool(options.extremeness), domain=self.domain,
+                extremeness=bool(options.extremeness), grid=self.domain.grid, cuts=self.domain.cuts,
             )  # fmt: skip
         wanted: list[Score | Diagram] = [*options.scores, *options.diagrams]
         computed = [one for one in wanted if not one.missing(settings)]

@@ -91,18 +91,12 @@ def energy_score(members: Tensor, truth: Tensor, dim: int, fair: float = False) 
     doi:10.1198/016214506000001437). The result has the shape (*S) without `dim`, and is NaN where any of the joint
     values is NaN. For a single value it is the CRPS, with the same `fair`. All values should have similar magnitudes.
     """
-    distance, pairs = energy_terms(members, truth, dim)
-    return distance - pairs / pair_divisor(len(members), fair)
-
-
-def energy_terms(members: Tensor, truth: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Return the terms 1/M Σ|x_i - y| and Σ|x_i - x_j|, over pairs i < j, of `energy_score`."""
-    dim = dim % truth.ndim + 1
+    M, dim = len(members), dim % truth.ndim + 1
     # The loop takes pairs with one offset at a time, because all pairs at once need M times the memory.
     total = torch.zeros_like(truth.select(dim - 1, 0))
-    for step in range(1, len(members)):
+    for step in range(1, M):
         total = total + torch.linalg.vector_norm(members[step:] - members[:-step], dim=dim).sum(0)
-    return torch.linalg.vector_norm(members - truth, dim=dim).mean(0), total
+    return torch.linalg.vector_norm(members - truth, dim=dim).mean(0) - total / pair_divisor(M, fair)
 
 
 def pair_divisor(M: int, fair: float) -> float:

@@ -120,6 +120,11 @@ class Domain:
         """Name of the group of all ranks that step together; or of the ranks that share the grid."""
         return self.everyone or self.sharers
 
+    @property
+    def cuts(self) -> Cuts:
+        """First rows and first columns of all tiles."""
+        return self.row_cuts[:-1] + self.column_cuts[:-1]
+
     def tile_of(self, rank: int) -> tuple[slice, slice]:
         """Return rows and columns of the tile of `rank`."""
         i, j = divmod(rank, self.tiles[1])

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
+from evaluation.scores import all_scores, default_scores
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.shown_cases import show_forecast
 from evaluation.tables.score_json import scores_of
@@ -67,13 +68,13 @@ def normal(batch):
     return Normal(mean - 0.5, torch.ones_like(mean))
 
 
-def score_on(mesh, data, oracle, land):
+def score_on(mesh, data, oracle, land, scores):
     """The scoreboard, and the example of the report, on a mesh."""
     domain = mesh.domain(GRID)
     emos = Corrector(TASK, domain, {"_target_": "models.statistical.emos.EMOS"}, data.static).double().eval()
     models = {"raw": Raw(TASK, domain), "normal": normal, "emos": emos}
     part = Part(data, domain)
-    options = ScoringOptions(batch_size=2, seed=3, member_counts=(2, 3, 5), written=("normal", "emos"))
+    options = ScoringOptions(batch_size=2, seed=3, member_counts=(2, 3, 5), written=("normal", "emos"), scores=scores)
     board = score_models(models, part, region_weights(GRID, land), oracle and Part(oracle, domain), options, mesh)
     with torch.no_grad():
         return board, show_forecast(board, part, 1, 1, models["raw"], models["emos"], domain)
@@ -110,10 +111,11 @@ def leaves(value, path=""):
     return {path: value}
 
 
-def results_on(mesh, forecasts, oracle):
+def results_on(mesh, forecasts, oracle, joint=False):
     """Results of a mesh, on its first rank: arrays, the example of the report, and the scores of both targets."""
     land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
-    board, example = score_on(mesh, forecasts, oracle, land)
+    scores = (*default_scores(), *(score for score in all_scores().values() if joint and score.joint))
+    board, example = score_on(mesh, forecasts, oracle, land, scores)
     if mesh.rank:
         return None
     return arrays_of(board), shown(example), [leaves(scores_of(board, target)) for target in range(2)]
@@ -166,6 +168,14 @@ def test_scores_are_those_of_one_process(toy):
     all_forecasts, expected = (data, oracle), results_on(Mesh.single(), data, oracle)
     cases = [((2, 2, 1), all_forecasts), ((1, 1, 4), all_forecasts), ((4, 1, 1), (few, None))]
     whole = [expected, expected, results_on(Mesh.single(), few, None)]
+    # Whole starts and blocks of 4 x 4 cells stay on one rank: bands of 4 and 5 rows.
+    starts = toy(TASK, GRID, 7)
+    starts.samples = [one._replace(init_time=starts[k // 2].init_time) for k, one in enumerate(with_holes(starts))]
+    cases.append(((2, 2, 1), (starts, None, True)))
+    whole.append(results_on(Mesh.single(), starts, None, True))
+    joint = [name for name in whole[-1][0] if "energy_score_lead_times total" in name]
+    assert joint
+    assert all(np.nansum(abs(whole[-1][0][name])) > 0 for name in joint if "raw" in name)
     for found, expected in zip(run_on_ranks(4, results_on_rank, cases)[0], whole, strict=True):
         assert_results_agree(found, expected)
 

@@ -22,6 +22,7 @@ from evaluation.scoring.scoreboard import MAIN_SCORES
 from models.parallel.domain import Domain
 
 TASK = Task("t2m", ["msl", "2t"], ["2t"], [24, 48], thresholds=["> 0 degC"])
+GLOBE = Domain.of(Grid.regular(9, 16))
 TWO = Task("two", ["2t", "tp:24h"], ["2t", "tp:24h"], [24, 48])
 
 
@@ -97,13 +98,25 @@ def test_a_named_score_that_cannot_be_computed_is_refused():
         ({"scores": ["reliability"], "thresholds": ["< 5 %"]}, "reliability cannot be computed: there are no thres"),
     ):
         with pytest.raises(InputError, match=why):
-            choice(**given).check(TASK, 5, climatology=False)
-    assert choice(scores="all").check(TASK, 5, climatology=True) == []
-    assert choice(scores=["brier"], thresholds=["< 5 %"]).check(TASK, 5, climatology=True) == []
+            choice(**given).check(TASK, GLOBE, 5, climatology=False)
+    assert choice(scores="all").check(TASK, GLOBE, 5, climatology=True) == []
+    assert choice(scores=["brier"], thresholds=["< 5 %"]).check(TASK, GLOBE, 5, climatology=True) == []
     given = {"thresholds": ["> 0 degC", "< 5 %"]}
-    (warning,) = choice(scores=["brier"], **given).check(TASK, 5, climatology=False)
+    (warning,) = choice(scores=["brier"], **given).check(TASK, GLOBE, 5, climatology=False)
     assert warning.startswith("thresholds: < 5 % are left out")
-    assert choice(**given).check(TASK, 5, climatology=False) == [], "no score needs them"
+    assert choice(**given).check(TASK, GLOBE, 5, climatology=False) == [], "no score needs them"
+
+
+def test_scores_of_blocks_are_refused_where_ranks_divide_blocks():
+    """Also if all scores are wanted: scores of one mesh are used again on any other."""
+    whole, divided = (Domain.split(Grid.regular(9, 16), *tiles) for tiles in ((2, 4), (1, 3)))
+    for wanted in ("all", ["energy_score_cells"]):
+        assert choice(scores=wanted).check(TASK, whole, 5, climatology=True) == []
+        with pytest.raises(
+            InputError, match="energy_score_cells cannot be computed: mesh divides blocks of 4 x 4 cells"
+        ):
+            choice(scores=wanted).check(TASK, divided, 5, climatology=True)
+    assert choice().check(TASK, divided, 5, climatology=True) == []
 
 
 def test_every_score_has_a_text_and_a_reference_and_a_page_defines_it():
