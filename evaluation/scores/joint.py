@@ -82,7 +82,7 @@ class Cells(Vectors):
     """Blocks of cells. The last rows and columns that fill no block belong to none."""
 
     joint: Joint = "cells"
-    text = f"blocks of {SIDE} x {SIDE} neighbouring cells"
+    text = f"{SIDE} x {SIDE} neighbouring cells"
     weighted = "Mean with weights 1/distance, in rows and columns,"
 
     def _split(self, fields: Tensor, case: Case) -> Tensor:
@@ -193,7 +193,7 @@ def scores_over(vectors: Vectors) -> Iterator[Score]:
                 name: CellStatistic(partial(_numbered, vectors, number), joint=vectors.joint),
                 f"{vectors.joint}_known": known,
             },
-            value=lambda *, _name=name, **averages: divide(averages.pop(_name), *averages.values()),
+            value=partial(_average, name, f"{vectors.joint}_known"),
             best="low",
             units=vectors.units,
             missing=vectors.missing,
@@ -202,6 +202,10 @@ def scores_over(vectors: Vectors) -> Iterator[Score]:
 
 def _numbered(vectors: Vectors, number: int, case: Case) -> Tensor:
     return case.once(vectors.scores)[number]
+
+
+def _average(name: str, known: str, **averages: np.ndarray) -> np.ndarray:
+    return divide(averages[name], averages[known])
 
 
 SCORES = tuple(score for vectors in (Cells(), LeadTimes(), Targets()) for score in scores_over(vectors))

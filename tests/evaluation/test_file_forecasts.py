@@ -9,6 +9,7 @@ import torch
 import xarray as xr
 from forecast_files import write_forecasts
 from memory_archive import GRID, MemoryArchive
+from scoringrules import es_ensemble, vs_ensemble
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
@@ -138,9 +139,10 @@ def test_scores_of_quantiles_do_not_extrapolate():
 
 
 def test_written_forecasts_have_the_layout_and_the_scores_of_other_programs(emos, scores_of, tmp_path):
-    """The package scores, WeatherBench-X's formula and this program give the CRPS of the members in scores.json."""
+    """The packages scores and scoringrules and WeatherBench-X's formula give the scores of `members` in scores.json."""
     folder = tmp_path / "forecasts"
-    options = f"correctors={{emos: {emos}}}", "references=[raw]"
+    joint = ("energy_score_cells", "variogram_score_cells")
+    options = f"correctors={{emos: {emos}}}", "references=[raw]", f"scores=[{','.join(joint)}]"
     result = scores_of("run", *options, f"write_forecasts={folder}")
     with xr.open_dataset(folder / "emos.nc") as file:
         members = file["2t"].load()
@@ -161,9 +163,19 @@ def test_written_forecasts_have_the_layout_and_the_scores_of_other_programs(emos
     expected = result["models"]["emos"]["members"]["crps"]
     for found in (per_case, weatherbench):
         assert float(found.weighted(weights).mean()) == pytest.approx(expected, rel=1e-6)
+    # Three blocks of 4 x 4 cells in the four northern rows.
+    x, y = (
+        one.values[:, 0, ..., :4, :].reshape(20, -1, 4, 3, 4).swapaxes(2, 3) for one in (exact, truth.astype(float))
+    )
+    x, y = np.moveaxis(x.reshape(20, 5, 3, 16), 1, 2), y.reshape(20, 3, 16)
+    place = np.indices((4, 4)).reshape(2, 16)
+    weights = 1 / np.where(np.eye(16), np.inf, np.hypot(*(place[:, :, None] - place[:, None])))
+    by_scoringrules = [es_ensemble(y, x), vs_ensemble(y, x, p=0.5, w=weights / weights.sum())]
+    for name, values in zip(joint, by_scoringrules, strict=True):
+        assert result["models"]["emos"]["members"][name] == pytest.approx(values.mean(), rel=1e-6)
     again = scores_of("again", *options, f"forecasts={{again: {{path: {folder}/emos.nc, drawn: false}}}}")
-    assert {key: again["models"]["again"][key] for key in OF_MEMBERS} == {
-        key: result["models"]["emos"]["members"][key] for key in OF_MEMBERS
+    assert {key: again["models"]["again"][key] for key in (*OF_MEMBERS, *joint)} == {
+        key: result["models"]["emos"]["members"][key] for key in (*OF_MEMBERS, *joint)
     }
     assert again["inputs"]["options"] == result["inputs"]["options"]
     with pytest.raises(InputError, match="write_forecasts must be the path of a folder, got 3"):
