@@ -23,7 +23,10 @@ from evaluation.scores.score import CellStatistic, Joint, Score, Settings
 
 SIDE = 4
 """Rows and columns of a block of cells, which is one vector."""
-DIVIDED = f"mesh divides blocks of {SIDE} x {SIDE} cells among ranks; give all ranks to the data axis of mesh"
+DIVIDED = (
+    f"mesh divides blocks of {SIDE} x {SIDE} cells among ranks; give all ranks to the data axis of mesh, or name other "
+    "scores"
+)
 """Why blocks of cells cannot be scored on a mesh."""
 
 
