@@ -533,9 +533,9 @@ class Evaluation:
         """Return where the shown model and raw differ at the longest lead time, None if there are too few dates."""
         board, statistic = self.board, self.board.judging_score(best)
         model, raw = (board.tallies[name].per_block(statistic) for name in (best, "raw"))
-        if model is None or raw is None:
+        if model is None or raw is None or (blocks := board.tallies["raw"].blocks) is None:
             return None
-        times = block_times(board.tallies["raw"].blocks, board.init_times)
+        times = block_times(blocks, board.init_times)
         return significant_cells(model[:, target], raw[:, target], times)
 
     def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:

@@ -114,10 +114,10 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
     contributions = jackknife(score, *means).reshape(len(times), -1)
     with np.errstate(invalid="ignore", over="ignore"):
         deviations = contributions - starts.weights @ contributions
-        *tables, single = starts.look_up(deviations)
-        tables = [*_with_years(*tables, times, starts.weights[:, None] * deviations)]
+        variance, freedom, quantile, single = starts.look_up(deviations)
+        tables = _with_years(variance, freedom, quantile, times, starts.weights[:, None] * deviations)
         if seeds := list(run_variances(score, means)):
-            tables = [*_with_seeds(*tables[:2], seeds)]
+            tables = _with_seeds(*tables[:2], seeds)
     years = effective_years(times, starts.weights)
     return [
         Estimate(value, math.sqrt(variance), freedom, quantile, of_one, years)
