@@ -141,7 +141,7 @@ def test_a_family_is_added(copy):
 def test_a_score_is_added(copy):
     copy.follow("score.md")
     raw = json.loads((copy.folder / "runs/scores/scores.json").read_text())["models"]["raw"]
-    assert 0 < raw["mae"] < raw["rmse"], "a mean absolute error is below the root of the mean squared error"
+    assert 0 < raw["mae_of_mean"] < raw["rmse"], "a mean absolute error is below the root of the mean squared error"
 
 
 def test_a_data_format_is_added(copy):

@@ -1,4 +1,4 @@
-"""Scores of extremes: the CRPS weighted by the extreme forecast index, the index itself, and the shift of tails."""
+"""Scores of extremes: CRPS weighted by the extreme forecast index, this index, shift of tails, crossing point."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ INDEX_BINS = 100
 LARGEST_SHIFT = 10.0
 INDEX_LEVELS = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
 """Levels of the climate's quantiles: p = sin² a at equal steps of a. All levels have nearly the same weight."""
+CROSSING_LEVELS = np.union1d(np.linspace(0, 1, 101), [0.001, 0.0025, 0.005, 0.995, 0.9975, 0.999])
+"""Levels between which `crossing_point` interpolates: the percentiles that ECMWF takes, and more in the tails."""
 _OUTERMOST = 1e-6
 
 
@@ -46,7 +48,7 @@ def index_of(forecast: Distribution, climate: Distribution, eps: Tensor | float 
     below the climate) and 1. The lowest and the highest value of the climate are its quantiles at 10⁻⁶ and 1 - 10⁻⁶,
     because the extreme quantiles of a normal distribution are infinite.
     """
-    quantiles = climate.quantile(torch.from_numpy(INDEX_LEVELS).clamp(_OUTERMOST, 1 - _OUTERMOST).to(climate.mean))
+    quantiles = _quantiles(climate, INDEX_LEVELS)
     lowest = torch.full_like(quantiles[0], -torch.inf)
     below = [forecast.cdf(torch.nextafter(quantile, lowest)).double() for quantile in quantiles]
     equal = (forecast.cdf(quantile) - low for quantile, low in zip(quantiles, below, strict=True))
@@ -54,17 +56,60 @@ def index_of(forecast: Distribution, climate: Distribution, eps: Tensor | float 
     return index.to(forecast.mean)
 
 
-def shift_of_tails(forecast: Distribution, climate: Distribution, inner: float, outer: float) -> Tensor:
+def _quantiles(climate: Distribution, levels: np.ndarray) -> Tensor:
+    return climate.quantile(torch.from_numpy(levels).clamp(_OUTERMOST, 1 - _OUTERMOST).to(climate.mean))
+
+
+def shift_of_tails(
+    forecast: Distribution, climate: Distribution, inner: float, outer: float, eps: Tensor | float = -torch.inf
+) -> Tensor:
     """Return (Q(inner) - C(outer))/(C(outer) - C(inner)), with quantiles Q of the forecast and C of the climate, (*S).
 
     For the upper tail, with 0.9 and 0.99, it is positive if a tenth of the probability lies beyond the 99th percentile
-    of the climate (Zsótér 2006). With 0.1 and 0.01, it is the same for the lower tail. NaN where both quantiles of the
-    climate are equal, such as 0 mm of rain.
+    of the climate (Zsótér 2006). With 0.1 and 0.01, it is the same for the lower tail. It is cut off at ±10. NaN where
+    the quantiles of the climate differ by no more than `eps`, or by nothing, such as 0 mm of rain.
     """
     near, far = (climate_quantile(climate, level) for level in (inner, outer))
     distance = far - near
     level = torch.tensor([inner], dtype=far.dtype, device=far.device)
-    return (forecast.quantile(level)[0] - far) / torch.where(distance == 0, torch.nan, distance)
+    known = distance.abs() > torch.as_tensor(eps).clamp(min=0)
+    shift = (forecast.quantile(level)[0] - far) / torch.where(known, distance, torch.nan)
+    return shift.clamp(-LARGEST_SHIFT, LARGEST_SHIFT)
+
+
+def crossing_point(forecast: Distribution, climate: Distribution) -> Tensor:
+    """Return the level (*S) at which the quantiles of a forecast fall below those of the climate.
+
+    It is the most extreme level of the climate whose probability is higher in the forecast than in the climate
+    (Ben Bouallègue 2021). A forecast whose median is above the climate's has the first crossing above the level 0.5, or
+    1 without one; the others have the last crossing below 0.5, or 0 (the symmetric form of ECMWF).
+    """
+    levels, quantiles = torch.from_numpy(CROSSING_LEVELS).to(climate.mean), _quantiles(climate, CROSSING_LEVELS)
+    excess = torch.stack([level - forecast.cdf(quantile) for level, quantile in zip(levels, quantiles, strict=True)])
+    half = len(levels) // 2
+    high = _first_crossing(excess[half:], levels[half:])
+    low = 1 - _first_crossing(-excess[: half + 1].flip(0), levels[half:])
+    return torch.where(excess[half] >= 0, high, low) + 0 * excess[half]
+
+
+def _first_crossing(excess: Tensor, levels: Tensor) -> Tensor:
+    """Return the first of rising levels (K,) at which the excess (K, *S) is no longer positive; 1 without one."""
+    ended = excess <= 0
+    after = ended.to(torch.int8).argmax(0)
+    before = (after - 1).clamp(min=0)
+    last, first = (excess.gather(0, index[None])[0] for index in (before, after))
+    part = last / torch.where(last > first, last - first, 1)
+    return torch.where(ended.any(0), levels[before] + part * (levels[after] - levels[before]), 1)
+
+
+def diagonal_score(crossing: Tensor, truth: Tensor) -> Tensor:
+    """Return the expense of trusting a crossing point, from it and the climatological level of the truth, (*S).
+
+    At each level τ, a user protects if the crossing point is at least τ. A false alarm costs 1 - τ, the climatological
+    probability of a value above τ, and a missed event costs τ. The score is the integral over all τ.
+    """
+    missed, alarm = (truth.square() - crossing.square()) / 2, ((1 - truth).square() - (1 - crossing).square()) / 2
+    return torch.where(truth > crossing, missed, alarm)
 
 
 def _index(case: Case) -> Tensor:
@@ -73,10 +118,11 @@ def _index(case: Case) -> Tensor:
 
 
 def _absolute(case: Case) -> Tensor:
-    return case.once(_index).abs().masked_fill(case.once(_no_climate), 0)
+    return case.once(_index).abs().masked_fill(case.once(unknown_climate), 0)
 
 
-def _no_climate(case: Case) -> Tensor:
+def unknown_climate(case: Case) -> Tensor:
+    """Return where there is no climatology, (B, T, H, W)."""
     assert case.climate is not None
     return ~(case.climate.mean.isfinite() & case.climate.std.isfinite())
 
@@ -97,15 +143,23 @@ def _by_index(case: Case) -> Binned:
         [_beyond(case, passed, sign) for (passed, _, _), sign in zip(TAILS.values(), (-1, 1), strict=True)]
     )
     # The lower tail has high values where the index is low.
-    return _in_bins(torch.stack([1 - position, position]), events, torch.stack([case.once(_no_climate)] * len(TAILS)))
+    return _in_bins(
+        torch.stack([1 - position, position]), events, torch.stack([case.once(unknown_climate)] * len(TAILS))
+    )
 
 
 def _by_shift(case: Case) -> Binned:
     assert case.climate is not None
-    shifts = torch.stack([shift_of_tails(case.forecast, case.climate, *tail[1:]) for tail in TAILS.values()])
+    shifts = torch.stack([shift_of_tails(case.forecast, case.climate, *tail[1:], case.eps) for tail in TAILS.values()])
     events = torch.stack([_beyond(case, tail[0], sign) for tail, sign in zip(TAILS.values(), (-1, 1), strict=True)])
     # NaN where the climate has no tail, such as 0 mm of rain at both percentiles: the same cells for all models.
     return _in_bins((shifts.nan_to_num(0) / LARGEST_SHIFT + 1) / 2, events, shifts.isnan())
+
+
+def _diagonal(case: Case) -> Tensor:
+    assert case.climate is not None
+    score = diagonal_score(crossing_point(case.forecast, case.climate), case.climate.cdf(case.truth))
+    return score.masked_fill(case.once(unknown_climate), 0)
 
 
 def _beyond(case: Case, level: float, sign: int) -> Tensor:
@@ -130,12 +184,13 @@ def _tails(settings: Settings, target: int) -> tuple[str, ...]:
 
 
 KNOWN = CellStatistic(_known)
+CLIMATE_KNOWN = CellStatistic(lambda case: (~case.once(unknown_climate)).to(case.truth))
 EECRPS_PLAIN = Score(
     name="eecrps",
     title="EECRPS",
     text="Mean of |EFI| · CRPS over the cells in which the extreme forecast index (EFI) of the raw ensemble is known: "
     "the same weights for all models, and little weight where the ensemble is near its climate. Not divided by the "
-    "mean of |EFI|, so only values with the same climate and the same form of the EFI can be compared.",
+    "mean of |EFI|, so only values with the same climate can be compared.",
     reference=EECRPS_REFERENCE,
     statistics={"eecrps": CellStatistic(lambda case: _weighted(case, case.crps)), "efi_known": KNOWN},
     value=lambda eecrps, efi_known: divide(eecrps, efi_known),
@@ -158,10 +213,7 @@ MEAN_INDEX = Score(
     text="Mean absolute extreme forecast index of the model's own forecast, with the climatology as climate: how "
     "often and how far a forecast departs from it.",
     reference=EFI_REFERENCE,
-    statistics={
-        "efi_absolute": CellStatistic(_absolute),
-        "climate_known": CellStatistic(lambda case: (~case.once(_no_climate)).to(case.truth)),
-    },
+    statistics={"efi_absolute": CellStatistic(_absolute), "climate_known": CLIMATE_KNOWN},
     value=lambda efi_absolute, climate_known: divide(efi_absolute, climate_known),
     best=None,
     units="",
@@ -194,4 +246,17 @@ SHIFT_AREA = Score(
     labels=_tails,
     missing=no_climatology,
 )
-SCORES = (EECRPS_PLAIN, EECRPS_FAIR, MEAN_INDEX, INDEX_AREA, SHIFT_AREA)
+CROSSING_SCORE = Score(
+    name="diagonal_score",
+    title="diagonal score of the crossing point",
+    text="The crossing-point forecast (CPF) is the level at which the quantiles of the forecast fall below those of "
+    "the climatology. At each level τ up to the CPF, a user protects. A false alarm costs 1 − τ, a missed event τ. The "
+    "score is the integral over all τ.",
+    reference="Ben Bouallègue 2021, doi:10.1080/16000870.2021.1913007",
+    statistics={"diagonal_score": CellStatistic(_diagonal), "climate_known": CLIMATE_KNOWN},
+    value=lambda diagonal_score, climate_known: divide(diagonal_score, climate_known),
+    best="low",
+    units="",
+    missing=no_climatology,
+)
+SCORES = (EECRPS_PLAIN, EECRPS_FAIR, MEAN_INDEX, INDEX_AREA, SHIFT_AREA, CROSSING_SCORE)

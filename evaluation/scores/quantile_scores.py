@@ -1,4 +1,4 @@
-"""Quantiles of a forecast at a few levels: the quantile score, and central intervals with their coverage and width."""
+"""Quantiles of a forecast at a few levels: quantile score, error of the median, central intervals."""
 
 from __future__ import annotations
 
@@ -100,18 +100,26 @@ _MEMBERS = (
     " The k-th of M members has the level k/(M + 1); beyond the first and the last member there is no quantile, and "
     "the score is null."
 )
+QUANTILE_SCORES = CellStatistic(lambda case: case.once(_quantile_scores), size=lambda settings: len(LEVELS))
 QUANTILE_SCORE = Score(
     name="quantile_score",
     title="quantile score",
     text="Mean of (1{y < q} − τ)(q − y) for the quantile q at the level τ; half the absolute error for the median. "
     "The CRPS is twice its integral over all levels." + _MEMBERS,
     reference="Koenker & Bassett 1978, doi:10.2307/1913643; Gneiting & Raftery 2007, doi:10.1198/016214506000001437",
-    statistics={
-        "quantile_score": CellStatistic(lambda case: case.once(_quantile_scores), size=lambda settings: len(LEVELS))
-    },
+    statistics={"quantile_score": QUANTILE_SCORES},
     value=lambda quantile_score: np.asarray(quantile_score),
     best="low",
     labels=_level_labels,
+)
+MAE = Score(
+    name="mae",
+    title="MAE",
+    text="Mean absolute error of the forecast's median: twice its quantile score.",
+    reference="Gneiting 2011, doi:10.1198/jasa.2011.r10138",
+    statistics={"quantile_score": QUANTILE_SCORES},
+    value=lambda quantile_score: 2 * quantile_score[..., LEVELS.index(0.5)],
+    best="low",
 )
 COVERAGE = Score(
     name="coverage",
@@ -146,4 +154,4 @@ INTERVAL_SCORE = Score(
     best="low",
     labels=_interval_labels,
 )
-SCORES = (QUANTILE_SCORE, COVERAGE, WIDTH, INTERVAL_SCORE)
+SCORES = (QUANTILE_SCORE, MAE, COVERAGE, WIDTH, INTERVAL_SCORE)

@@ -7,7 +7,9 @@ import scoringrules
 import torch
 import xarray as xr
 import xskillscore
-from score_cases import diagram_of, ensemble_case, members_and_truth, normal_case, score_of
+from scipy.stats import norm
+from score_cases import diagram_of, draws, ensemble_case, make_case, members_and_truth, normal_case, score_of
+from scores.categorical import seeps as published_seeps
 from scores.continuous import quantile_interval_score, quantile_score
 from scores.plotdata import relative_economic_value as published_value
 from scores.probability import (
@@ -25,9 +27,10 @@ from sklearn.metrics import roc_auc_score
 from evaluation.scores.binned_probability import outcomes, probabilities
 from evaluation.scores.quantile_scores import INTERVALS, LEVELS, forecast_quantiles
 from evaluation.scores.reliability import isotonic_regression
+from evaluation.scores.seeps import seeps
 from evaluation.scores.threshold import Event
 from evaluation.scores.weighted_crps import crps_given
-from models.distribution import Ensemble
+from models.distribution import Ensemble, Normal
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
@@ -63,6 +66,47 @@ def test_crps_of_members():
     }
     for name, values in found.items():
         np.testing.assert_allclose([float(value) for value in values], score_of(name, CASE), **EXACT)
+
+
+def test_parts_of_the_crps_of_members():
+    forecast, observed = labelled(CASE)
+    found = crps_for_ensemble(forecast, observed, "member", include_components=True)
+    parts = [found.sel(component=name) for name in ("overforecast_penalty", "spread", "underforecast_penalty")]
+    np.testing.assert_allclose(score_of("crps_parts", CASE), parts, **EXACT)
+    forecast, observed = labelled(make_case(Ensemble(NORMAL.forecast.sample(20)), NORMAL.truth))
+    median = np.median(forecast, axis=0)
+    sampled = make_case(Ensemble(torch.from_numpy(forecast.values).view(20, *NORMAL.truth.shape)), NORMAL.truth)
+    np.testing.assert_allclose(score_of("mae", sampled), np.mean(abs(median - observed.values)), **EXACT)
+
+
+def test_ranked_probability_score_of_members():
+    """In units of the climate, which differs between cells, the library has the same limits in all cells."""
+    (members, truth), mean = arrays(CASE), draws(*CASE.truth.shape, seed=5)
+    climate = Normal(mean, torch.full_like(mean, 2.0))
+    case = make_case(CASE.forecast, CASE.truth, climate=climate)
+    forecast = xr.DataArray((members - mean.flatten().numpy()) / 2, dims=("member", "case"))
+    observed = xr.DataArray((truth - mean.flatten().numpy()) / 2, dims="case")
+    for k, count in enumerate((3, 5)):
+        levels = np.arange(1, count) / count
+        edges = xr.DataArray(norm.ppf(levels), dims="category_edge")
+        climatology = ((xr.DataArray(levels, dims="category_edge") - (observed <= edges)) ** 2).sum("category_edge")
+        for ending, fair in (("", False), ("_fair", True)):
+            found = float(xskillscore.rps(observed, forecast, edges, fair=fair, member_dim="member"))
+            np.testing.assert_allclose(score_of("rps" + ending, case)[k], found, **EXACT)
+            skill = 1 - found / float(climatology.mean())
+            np.testing.assert_allclose(score_of("rpss" + ending, case)[k], skill, **EXACT)
+
+
+def test_seeps_of_amounts():
+    rng = np.random.default_rng(0)
+    forecast, truth, heavy = rng.gamma(0.4, 0.004, (3, 500))
+    forecast[::3], truth[::4] = 0, 0
+    dry, heavy = rng.uniform(0.1, 0.85, 500), heavy + 4e-4
+    found = seeps(*(torch.from_numpy(values) for values in (forecast, truth, dry, heavy)))
+    arrays = (xr.DataArray(values, dims="case") for values in (forecast, truth, dry, heavy))
+    expected = published_seeps(*arrays, dry_light_threshold=2e-4, preserve_dims="all")
+    np.testing.assert_allclose(found, expected, **EXACT)
+    assert len(np.unique(np.round(found.numpy() * dry, 9))) > 100
 
 
 def test_crps_and_log_score_of_a_normal_distribution():

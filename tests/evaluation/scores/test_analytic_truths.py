@@ -13,7 +13,9 @@ from score_cases import diagram_of, draws, make_case, score_of
 from data_pipeline.statistics.efi import extreme_forecast_index
 from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores import ratios
-from evaluation.scores.extremes import INDEX_LEVELS, index_of, shift_of_tails
+from evaluation.scores.case import Case
+from evaluation.scores.extremes import INDEX_LEVELS, crossing_point, diagonal_score, index_of, shift_of_tails
+from evaluation.scores.score import Settings
 from models.distribution import CensoredNormal, Ensemble, Normal
 
 N = 400_000
@@ -143,6 +145,69 @@ def test_shift_of_tails():
     assert float(shift_of_tails(forecast, climate, 0.9, 0.99)) == pytest.approx((2 + q90 / 2 - q99) / (q99 - q90))
     assert float(shift_of_tails(climate, climate, 0.9, 0.99)) == pytest.approx(-1)
     assert float(shift_of_tails(climate, climate, 0.1, 0.01)) == pytest.approx(-1)
+
+
+def test_crossing_point_of_normal_distributions():
+    """Quantiles μ + σ z and z are equal at z = μ/(1 - σ); a forecast wider than the climate never falls below it."""
+    forecast = normal([-3, -1, -0.3, 0.3, 1, 3], [0.3, 0.6, 1.5])
+    climate = normal([0.0], [1.0])
+    found = crossing_point(forecast, Normal(*(one.expand_as(forecast.mu) for one in (climate.mu, climate.sigma))))
+    above = forecast.mu > 0
+    expected = np.where(forecast.sigma < 1, stats.norm.cdf(forecast.mu / (1 - forecast.sigma)), above)
+    np.testing.assert_allclose(found, expected, atol=3e-3)
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_diagonal_score_is_the_integral_over_all_users(crossing, truth):
+    tau = (np.arange(20_000) + 0.5) / 20_000
+    protected, happened = tau <= crossing, tau < truth
+    expected = np.mean((protected & ~happened) * (1 - tau) + (~protected & happened) * tau)
+    assert float(diagonal_score(torch.tensor(crossing), torch.tensor(truth))) == pytest.approx(expected, abs=1e-4)
+
+
+def test_reliability_and_potential_of_the_crps_by_the_definition():
+    """Bin by bin as in Hersbach (2000); an ensemble that is too narrow is less reliable than a calibrated one."""
+    M, N, found = 5, 400, []
+    truth = draws(1, 1, 1, N, seed=1)
+    for spread in (1.0, 0.3):
+        case = make_case(Ensemble(spread * draws(M, 1, 1, 1, N)), truth, bins=M + 1)
+        x, y = np.sort(case.forecast.members.flatten(1).numpy(), 0), truth.flatten().numpy()
+        alpha, beta = np.zeros((2, M + 1, N))
+        for i, n in np.ndindex(M + 1, N):
+            low, high = x[i - 1, n] if i else -np.inf, x[i, n] if i < M else np.inf
+            if y[n] > low and i:
+                alpha[i, n] = min(y[n], high) - low
+            if y[n] < high and i < M:
+                beta[i, n] = high - max(y[n], low)
+        g, o = (alpha + beta).mean(1), beta.mean(1) / (alpha + beta).mean(1)
+        o[0], o[M] = np.mean(y < x[0]), np.mean(y < x[-1])
+        g[0], g[M] = beta[0].mean() / o[0], alpha[M].mean() / (1 - o[M])
+        reliability, potential = (score_of(f"crps_{name}", case) for name in ("reliability", "potential"))
+        assert reliability == pytest.approx(np.sum(g * (o - np.arange(M + 1) / M) ** 2), rel=1e-9)
+        assert potential == pytest.approx(np.sum(g * o * (1 - o)), rel=1e-9)
+        assert reliability + potential == pytest.approx(score_of("crps", case), rel=1e-9)
+        found.append(reliability)
+    assert found[1] > 2 * found[0]
+
+
+def test_parts_of_the_crps_of_distributions():
+    """½ E|X - X'| is the integral of (2τ - 1) Q(τ), and E max(X - y, 0) the mean over quantiles."""
+    levels = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    mean, scale, truth = (draws(1, 1, 1, 6, seed=seed) for seed in (1, 2, 3))
+    for forecast in (Normal(mean, scale.exp()), CensoredNormal(mean, scale.exp(), 0 * mean)):
+        y = truth.clamp(min=0) if forecast.bound is not None else truth
+        values = forecast.quantile(levels)
+        spread = ((2 * levels - 1).view(-1, 1, 1, 1, 1) * values).mean(0)
+        expected = [(values - y).clamp(min=0).mean(), spread.mean(), (y - values).clamp(min=0).mean()]
+        np.testing.assert_allclose(score_of("crps_parts", make_case(forecast, y)), expected, atol=1e-4)
+
+
+def test_anomaly_correlation_counts_all_cells_together():
+    case = reliable(8, 5)
+    climate = Normal(draws(*case.truth.shape, seed=4), torch.ones_like(case.truth))
+    f, y = case.forecast.mu - climate.mu, case.truth - climate.mu
+    expected = (f * y).sum() / (f.square().sum() * y.square().sum()).sqrt()
+    assert score_of("acc", make_case(case.forecast, case.truth, climate=climate)) == pytest.approx(float(expected))
 
 
 def test_indices_of_extremes_tell_extreme_cases_from_others():

@@ -14,7 +14,7 @@ from models.distribution import Ensemble, Normal, Patched
 SHAPE = 40, 1, 4, 12
 THRESHOLDS = Threshold(">", 0.3), Threshold("<=", -0.5), Threshold("<", 0.2, climatological=True)
 TURNED = {">": "<", "<": ">", ">=": "<=", "<=": ">="}
-BY_TAIL = {"quantile_score", "efi_roc_area", "sot_roc_area"}
+BY_TAIL = {"quantile_score", "efi_roc_area", "sot_roc_area", "crps_parts"}
 """Scores whose numbers are ordered from the lower tail to the upper one."""
 
 
@@ -84,6 +84,6 @@ def test_cells_without_climatology_do_not_count():
         rest = make_case(rest.forecast, rest.truth, thresholds, climate=rest.climate)
         for name in (
             "brier", "brier_fair", "brier_reliability", "roc_area", "threshold_crps", "outcome_crps", "efi",
-            "efi_roc_area", "sot_roc_area",
+            "efi_roc_area", "sot_roc_area", "diagonal_score", "rps", "rps_fair", "rpss", "acc",
         ):  # fmt: skip
             np.testing.assert_allclose(score_of(name, some), score_of(name, rest), rtol=1e-12, err_msg=name)
