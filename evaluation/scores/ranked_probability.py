@@ -57,10 +57,10 @@ def _labels(settings: Settings, target: int) -> tuple[str, ...]:
     return tuple(CATEGORIES)
 
 
-KNOWN = CellStatistic(lambda case: case.once(_known), size=_count)
-PLAIN = CellStatistic(lambda case: _score(case, case.forecast), size=_count)
-FAIR = CellStatistic(lambda case: _score(case, case.forecast, fair=True), size=_count)
-CLIMATE = CellStatistic(lambda case: _score(case, case.climate), size=_count)
+CATEGORIES_KNOWN = CellStatistic(lambda case: case.once(_known), size=_count)
+RPS_CELLS = CellStatistic(lambda case: _score(case, case.forecast), size=_count)
+RPS_FAIR_CELLS = CellStatistic(lambda case: _score(case, case.forecast, fair=True), size=_count)
+RPS_CLIMATE_CELLS = CellStatistic(lambda case: _score(case, case.climate), size=_count)
 
 
 def _of_known(total: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ RPS = Score(
     text="Σ (F(x) − 1{y ≤ x})² over the limits x between terciles or quintiles of the climatology of the cell and the "
     "season: the sum of the Brier scores of all limits, not divided by their number.",
     reference=RPS_REFERENCE,
-    statistics={"rps": PLAIN, "categories_known": KNOWN},
+    statistics={"rps": RPS_CELLS, "categories_known": CATEGORIES_KNOWN},
     value=lambda rps, categories_known: _of_known(rps, categories_known),
     best="low",
     units="",
@@ -87,7 +87,7 @@ RPS_FAIR = Score(
     title="fair RPS",
     text="The RPS that infinitely many members of the same kind would have: each term is less F(1 − F)/(M − 1).",
     reference=FERRO,
-    statistics={"rps_fair": FAIR, "categories_known": KNOWN},
+    statistics={"rps_fair": RPS_FAIR_CELLS, "categories_known": CATEGORIES_KNOWN},
     value=lambda rps_fair, categories_known: _of_known(rps_fair, categories_known),
     best="low",
     units="",
@@ -99,7 +99,7 @@ RPSS = Score(
     title="RPSS",
     text="1 − RPS / RPS of the climatology: 0 for a forecast that is as good as the climatology, 1 for a perfect one.",
     reference=RPS_REFERENCE,
-    statistics={"rps": PLAIN, "rps_climate": CLIMATE},
+    statistics={"rps": RPS_CELLS, "rps_climate": RPS_CLIMATE_CELLS},
     value=lambda rps, rps_climate: skill(rps, rps_climate),
     best="one",
     units="",
@@ -111,7 +111,7 @@ RPSS_FAIR = Score(
     title="fair RPSS",
     text="1 − fair RPS / RPS of the climatology.",
     reference=FERRO,
-    statistics={"rps_fair": FAIR, "rps_climate": CLIMATE},
+    statistics={"rps_fair": RPS_FAIR_CELLS, "rps_climate": RPS_CLIMATE_CELLS},
     value=lambda rps_fair, rps_climate: skill(rps_fair, rps_climate),
     best="one",
     units="",
