@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import dask
 import numpy as np
@@ -26,13 +26,18 @@ from dask.delayed import delayed
 
 from data_pipeline.calendar import climatology_day
 from data_pipeline.common.checks import check_positive
+from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, check_window, variable_names
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 from data_pipeline.task import Variable
 
+REFERENCE_PROBABILITIES = np.linspace(0, 1, 21)
+"""Probabilities of the quantiles that the form `reference` reads."""
 _TAIL = np.array([0.001, 0.0025, 0.005, 0.01, 0.02, 0.03])
-CLIMATE_PROBABILITIES = np.sort(np.concatenate([np.linspace(0, 1, 21), _TAIL, 1 - _TAIL]))
+CLIMATE_PROBABILITIES = np.sort(np.concatenate([REFERENCE_PROBABILITIES, _TAIL, 1 - _TAIL]))
 """Probabilities of the climate's quantiles; they are close together in the tails, where the index has large weights."""
+
+Form = Literal["reference", "exact"]
 
 
 def traces(targets: Sequence[Variable]) -> np.ndarray:
@@ -43,26 +48,34 @@ def traces(targets: Sequence[Variable]) -> np.ndarray:
 def extreme_forecast_index(
     members: np.ndarray,
     climate: np.ndarray,
+    form: Form = "exact",
     eps: float | np.ndarray = -np.inf,
     probabilities: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the index (...) of the members (M, ...) against quantiles of the climate (Q, ...).
 
-    `probabilities` (Q,) of the quantiles are evenly spaced from 0 to 1 by default. F is linear between the quantiles;
-    the part of the climate between two quantiles counts if the upper quantile is above `eps`. Of members that equal a
-    quantile above `eps`, which is common for rounded values, half count as below it; at ECMWF all do. The index is NaN
-    where a member or a quantile is NaN.
+    `probabilities` (Q,) of the quantiles are evenly spaced from 0 to 1 by default. The form `exact` integrates with F
+    linear between the quantiles; the part of the climate between two quantiles counts if the upper quantile is above
+    `eps`. Of members that equal a quantile above `eps`, which is common for rounded values, half count as below it. The
+    form `reference` is the rectangle rule over the quantiles 0.05, 0.1, ..., 0.95 with F from quantiles of the
+    ensemble, as in ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786); it stays within ±0.7914 and ignores `eps`. The
+    index is NaN where a member or a quantile is NaN.
 
     >>> climate = np.linspace(0, 1, 21)[:, None]
     >>> extreme_forecast_index(np.array([[2.0], [3.0]]), climate).round(6)
     array([1.])
     """
+    if form not in ("reference", "exact"):
+        raise InputError(f"the form of the EFI must be reference or exact, got {form!r}")
     if len(climate) < 3 or members.shape[1:] != climate.shape[1:]:
         raise ValueError(f"members {members.shape} and quantiles {climate.shape} differ in shape after the first axis")
     probabilities = np.linspace(0, 1, len(climate)) if probabilities is None else probabilities
-    below = ((members < quantile).mean(0) for quantile in climate)
-    equal = ((members == quantile).mean(0) for quantile in climate)
-    index = index_of_shares(below, equal, (climate > eps).astype(float), probabilities)
+    if form == "exact":
+        below = ((members < quantile).mean(0) for quantile in climate)
+        equal = ((members == quantile).mean(0) for quantile in climate)
+        index = index_of_shares(below, equal, (climate > eps).astype(float), probabilities)
+    else:
+        index = _reference(members, climate[reference_places(probabilities)])
     return np.where(np.isfinite(members).all(0) & np.isfinite(climate).all(0), index, np.nan)
 
 
@@ -94,6 +107,26 @@ def interval_weights(probabilities: np.ndarray) -> tuple[list[float], list[float
     constant, linear = np.diff(2 * angle), np.diff(angle - np.sqrt(p * (1 - p)))
     rising = (linear - p[:-1] * constant) / np.diff(p)
     return tuple((2 / np.pi * part).tolist() for part in (linear, constant - rising, rising))
+
+
+def reference_places(probabilities: np.ndarray) -> list[int]:
+    """Return the positions of `REFERENCE_PROBABILITIES` in `probabilities`; raise `InputError` if one is absent."""
+    distance = np.abs(np.asarray(probabilities)[:, None] - REFERENCE_PROBABILITIES)
+    if distance.min(0).max() > 1e-6:
+        raise InputError("the EFI in the form reference needs the quantiles 0, 0.05, ..., 1 of the climate")
+    places: list[int] = distance.argmin(0).tolist()
+    return places
+
+
+def _reference(members: np.ndarray, climate: np.ndarray) -> np.ndarray:
+    count = len(climate)
+    probabilities = np.linspace(0, 1, count)
+    own = np.quantile(members, probabilities, axis=0)[:-1]
+    index = np.zeros(members.shape[1:])
+    for p, quantile in zip(probabilities[1:-1], climate[1:-1], strict=True):
+        below = (own < quantile).sum(0) / (count - 1)
+        index += (p - below) / np.sqrt(p * (1 - p))
+    return 2 / np.pi / (count - 1) * index
 
 
 @dataclass(frozen=True)

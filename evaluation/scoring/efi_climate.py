@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data_pipeline.calendar import climatology_day
+from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
-from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index, traces
+from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, Form, extreme_forecast_index, traces
 from data_pipeline.statistics.statistic_file import load_statistic
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
@@ -34,6 +36,7 @@ class ModelClimate:
     values: np.ndarray
     days: tuple[int, ...]
     task: Task
+    form: Form = "exact"
 
     def __call__(self, batch: Sample) -> Tensor:
         """Return the EFI of the raw members of a batch."""
@@ -53,18 +56,19 @@ class ModelClimate:
                 .cpu()
                 .numpy()
             )
-            found.append(extreme_forecast_index(members, climate, eps, CLIMATE_PROBABILITIES))
+            found.append(extreme_forecast_index(members, climate, self.form, eps, CLIMATE_PROBABILITIES))
         return torch.from_numpy(np.stack(found)).to(batch.target.device)
 
 
 def load_model_climate(
-    path: str | Path, domain: Domain, task: Task, training: Dates, scored: Dates, fingerprint: str
+    path: str | Path, form: str, domain: Domain, task: Task, training: Dates, scored: Dates, fingerprint: str
 ) -> ModelClimate:
     """Read the climate that `prepare` wrote, on this rank's tile.
 
     Refuses a climate of `scored` dates, of other dates than the `training` dates, of other data than `fingerprint`, on
     another grid, or without a target or a lead time.
     """
+    check_choice("efi_form", form, get_args(Form))
     file = load_statistic(path, "efi")
     made = json.loads(file.attrs["made_from"])
     known = Dates.from_json(made["dates"])
@@ -89,4 +93,4 @@ def load_model_climate(
     rows, columns = domain.tile
     part = file.climate.sel(variable=targets, lead_time=list(task.lead_times)).isel(latitude=rows, longitude=columns)
     values = part.transpose("lead_time", "day", "quantile", "variable", "latitude", "longitude").values
-    return ModelClimate(values, tuple(file.day.values.tolist()), task)
+    return ModelClimate(values, tuple(file.day.values.tolist()), task, form)  # type: ignore[arg-type]

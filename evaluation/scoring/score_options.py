@@ -1,14 +1,16 @@
-"""The options that say which scores are computed: `scores`, `thresholds` and `efi_climate`."""
+"""The options that say which scores are computed: `scores`, `thresholds`, `efi_climate` and `efi_form`."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
+from data_pipeline.statistics.efi import Form
 from data_pipeline.statistics.statistic_file import provenance_of
 from data_pipeline.task import Task
 from data_pipeline.variables.thresholds import Threshold, parse_thresholds, without_climatology
@@ -36,6 +38,7 @@ class ScoreChoice:
     thresholds: tuple[tuple[Threshold, ...], ...]
     named: tuple[str, ...] = ()
     efi_climate: str | None = None
+    efi_form: str = "exact"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], task: Task) -> ScoreChoice:
@@ -47,8 +50,9 @@ class ScoreChoice:
             if given is None
             else parse_thresholds(given, task)
         )
+        check_choice("efi_form", options["efi_form"], get_args(Form))
         named = tuple(options["scores"]) if isinstance(options["scores"], list) else ()
-        return cls(scores, diagrams, thresholds, named, options["efi_climate"])
+        return cls(scores, diagrams, thresholds, named, options["efi_climate"], options["efi_form"])
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -61,7 +65,9 @@ class ScoreChoice:
         """Return the climate of the ensemble, None without the option; see `load_model_climate` for its checks."""
         if self.efi_climate is None:
             return None
-        return load_model_climate(self.efi_climate, domain, task, training, scored, fingerprint(training))
+        return load_model_climate(
+            self.efi_climate, self.efi_form, domain, task, training, scored, fingerprint(training)
+        )
 
     def check(self, task: Task, domain: Domain, members: int, climatology: bool) -> list[str]:
         """Refuse a named score that cannot be computed; return the warning about thresholds that are left out."""

@@ -1,4 +1,4 @@
-"""The options scores, thresholds and efi_climate: what they choose and what they refuse."""
+"""The options scores, thresholds, efi_climate and efi_form: what they choose and what they refuse."""
 
 import json
 
@@ -27,7 +27,7 @@ TWO = Task("two", ["2t", "tp:24h"], ["2t", "tp:24h"], [24, 48])
 
 
 def options(**given):
-    return {"scores": None, "thresholds": None, "efi_climate": None} | given
+    return {"scores": None, "thresholds": None, "efi_climate": None, "efi_form": "exact"} | given
 
 
 def choice(task=TASK, **given):
@@ -57,6 +57,7 @@ def test_named_scores_are_computed_beside_the_default_ones():
         ({"scores": ["crps", 3]}, "there is no score 3; there is: "),
         ({"scores": "brier"}, "scores must be null, all or a list of names, got 'brier'"),
         ({"thresholds": ["> 3 mm"]}, "'mm' of '> 3 mm' cannot be converted"),
+        ({"efi_form": "exakt"}, "efi_form must be one of reference, exact"),
     ],
 )
 def test_a_wrong_option_is_refused(given, sentence):
@@ -152,8 +153,8 @@ def climate(monkeypatch):
     return write
 
 
-def load(task=TWO, domain=None, training=YEARS, scored=SCORED, data="abc"):
-    return load_model_climate("efi.nc", domain or Domain.of(GRID), task, training, scored, data)
+def load(task=TWO, form="exact", domain=None, training=YEARS, scored=SCORED, data="abc"):
+    return load_model_climate("efi.nc", form, domain or Domain.of(GRID), task, training, scored, data)
 
 
 def batch(task=TWO):
@@ -168,21 +169,22 @@ def batch(task=TWO):
     )  # fmt: skip
 
 
-def test_the_index_of_a_batch_is_that_of_its_start_days(climate):
+@pytest.mark.parametrize("form", ["exact", "reference"])
+def test_the_index_of_a_batch_is_that_of_its_start_days(climate, form):
     values = climate().climate.values
-    found = load()(batch())
+    found = load(form=form)(batch())
     raw = batch().ensemble.numpy()
     for b, (lead, day) in enumerate(((0, 1), (1, 0))):
         for t, variable in enumerate((1, 0)):
             expected = extreme_forecast_index(
-                raw[b, :, t], values[variable, lead, day], TWO.targets[t].trace, CLIMATE_PROBABILITIES
+                raw[b, :, t], values[variable, lead, day], form, TWO.targets[t].trace, CLIMATE_PROBABILITIES
             )
             if (b, t) == (0, 0):
                 expected[1, 1] = np.nan
             np.testing.assert_allclose(found[b, t], expected)
     tile = Domain.split(GRID, 2, 2, 1)
     part = Sample(*(tile.cut(tensor) if tensor.ndim > 3 else tensor for tensor in batch()))
-    torch.testing.assert_close(load(domain=tile)(part), tile.cut(found), equal_nan=True)
+    torch.testing.assert_close(load(form=form, domain=tile)(part), tile.cut(found), equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,7 @@ def test_the_index_of_a_batch_is_that_of_its_start_days(climate):
         ({"variable": [0]}, {}, "has no target 2t"),
         ({"day": [0]}, {}, "no start on day 7 of the year"),
         ({}, {"domain": Domain.of(Grid.regular(5, 6))}, "on another grid"),
+        ({}, {"form": "other"}, "efi_form must be one of"),
     ],
 )
 def test_a_climate_that_does_not_fit_is_refused(climate, changes, given, sentence):

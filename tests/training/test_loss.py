@@ -228,7 +228,9 @@ def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, tmp_path, m
     for b, (lead, day) in enumerate(((1, 0), (0, 1))):
         for t, channel in enumerate(task.target_channels):
             eps = task.targets[t].trace
-            index = np.abs(extreme_forecast_index(raw[b, :, channel], values[t, lead, day], eps, CLIMATE_PROBABILITIES))
+            index = np.abs(
+                extreme_forecast_index(raw[b, :, channel], values[t, lead, day], "exact", eps, CLIMATE_PROBABILITIES)
+            )
             if (b, t) == (0, 0):
                 index[3, 3] = 0
             expected = np.nan_to_num(index) * forecast.crps(batch.target)[b, t].numpy()
@@ -290,7 +292,9 @@ def test_the_index_in_torch_equals_numpy(members):
     forecasts[0, 0, 0, 0], quantiles[1, 4, 1, 1] = torch.nan, torch.inf
     found = index_of(forecasts, quantiles, quantiles > 0.25)
     for k in range(3):
-        expected = extreme_forecast_index(forecasts[k].numpy(), quantiles[k].numpy(), 0.25, CLIMATE_PROBABILITIES)
+        expected = extreme_forecast_index(
+            forecasts[k].numpy(), quantiles[k].numpy(), "exact", 0.25, CLIMATE_PROBABILITIES
+        )
         np.testing.assert_allclose(found[k].numpy(), expected, rtol=0, atol=1e-14)
     assert found.isnan().sum() == 2
 

@@ -12,37 +12,48 @@ from scipy.stats import norm
 from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.efi import (
     CLIMATE_PROBABILITIES,
+    REFERENCE_PROBABILITIES,
     EfiClimate,
     extreme_forecast_index,
     quantiles,
+    reference_places,
 )
 from data_pipeline.task import Variable
 
 CLIMATE = np.sort(np.random.default_rng(3).normal(size=21))[:, None]
-LEVELS = np.linspace(0, 1, 21)
 
 
-def index_of(members, climate=CLIMATE):
-    return float(extreme_forecast_index(np.reshape(members, (-1, 1)), climate)[0])
+def index_of(members, form, climate=CLIMATE):
+    return float(extreme_forecast_index(np.reshape(members, (-1, 1)), climate, form)[0])
 
 
-def test_members_outside_the_climate_have_the_extreme_index():
-    assert index_of(np.full(10, 99.0)) == pytest.approx(1)
-    assert index_of(np.full(10, -99.0)) == pytest.approx(-1)
+@pytest.mark.parametrize(("form", "limit"), [("exact", 1.0), ("reference", 0.7914)])
+def test_members_outside_the_climate_have_the_extreme_index(form, limit):
+    assert index_of(np.full(10, 99.0), form) == pytest.approx(limit, abs=5e-5)
+    assert index_of(np.full(10, -99.0), form) == pytest.approx(-limit, abs=5e-5)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12))
-def test_the_index_equals_the_integral(members):
+def test_the_exact_form_equals_the_integral(members):
     below = [np.mean(np.array(members) < q) + np.mean(np.array(members) == q) / 2 for q in CLIMATE[:, 0]]
 
     def integrand(angle):
         # p = sin² removes the poles of the weight: dp / √(p (1 - p)) = 2 d(angle).
         p = np.sin(angle) ** 2
-        return 2 * (p - np.interp(p, LEVELS, below))
+        return 2 * (p - np.interp(p, REFERENCE_PROBABILITIES, below))
 
-    breaks = np.arcsin(np.sqrt(LEVELS))
+    breaks = np.arcsin(np.sqrt(REFERENCE_PROBABILITIES))
     whole = sum(quad(integrand, a, b)[0] for a, b in pairwise(breaks))
-    assert index_of(members) == pytest.approx(2 / np.pi * whole, abs=1e-6)
+    assert index_of(members, "exact") == pytest.approx(2 / np.pi * whole, abs=1e-6)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=12))
+def test_the_reference_form_equals_the_published_algorithm(members):
+    own, total = np.quantile(members, REFERENCE_PROBABILITIES), 0.0
+    for k in range(1, 20):
+        p = REFERENCE_PROBABILITIES[k]
+        total += (p - REFERENCE_PROBABILITIES[np.searchsorted(own[:-1], CLIMATE[k, 0])]) / np.sqrt(p * (1 - p)) * 0.05
+    assert index_of(members, "reference") == pytest.approx(2 / np.pi * total, abs=1e-12)
 
 
 AMOUNTS = {
@@ -92,19 +103,30 @@ def test_only_the_wet_part_of_the_climate_counts(members, seed):
     below = [np.mean([(x < q) + (x == q) * (0.5 if q > 0.1 else 1) for x in members]) for q in climate[:, 0]]
     angle = (np.arange(400) + 0.5) / 400
     over = under = 0.0
-    for k, (a, b) in enumerate(pairwise(np.arcsin(np.sqrt(LEVELS)))):
+    for k, (a, b) in enumerate(pairwise(np.arcsin(np.sqrt(REFERENCE_PROBABILITIES)))):
         if climate[k + 1, 0] > 0.1:
             p = np.sin(a + angle * (b - a)) ** 2
-            over += np.sum(p - np.interp(p, LEVELS, below)) * (b - a)
+            over += np.sum(p - np.interp(p, REFERENCE_PROBABILITIES, below)) * (b - a)
             under += np.sum(p) * (b - a)
     found = extreme_forecast_index(np.array(members)[:, None], climate, eps=0.1)
     assert found == pytest.approx(over / under if under else 0, abs=1e-5)
 
 
-def test_missing_values_give_nan():
+@pytest.mark.parametrize("form", ["exact", "reference"])
+def test_missing_values_give_nan(form):
     members, climate = np.zeros((5, 3)), np.linspace(-1, 1, 21)[:, None].repeat(3, 1)
     members[2, 0] = climate[4, 1] = np.nan
-    assert np.isnan(extreme_forecast_index(members, climate)).tolist() == [True, True, False]
+    assert np.isnan(extreme_forecast_index(members, climate, form)).tolist() == [True, True, False]
+
+
+def test_the_reference_form_reads_its_own_quantiles():
+    members, climate = np.random.default_rng(4).normal(size=(8, 1)), np.sort(np.random.default_rng(5).normal(size=33))
+    places = reference_places(CLIMATE_PROBABILITIES)
+    np.testing.assert_array_equal(CLIMATE_PROBABILITIES[places], REFERENCE_PROBABILITIES)
+    found = extreme_forecast_index(members, climate[:, None], "reference", probabilities=CLIMATE_PROBABILITIES)
+    assert found == extreme_forecast_index(members, climate[places, None], "reference")
+    with pytest.raises(InputError, match="needs the quantiles 0, 0"):
+        extreme_forecast_index(members, climate[:22, None], "reference")
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(1, 0.5), (-2.5, 0.3)])
@@ -160,3 +182,5 @@ def test_the_climate_equals_a_loop_over_starts(toy, computed, in_training, windo
 def test_wrong_options_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         EfiClimate(**options)
+    with pytest.raises(InputError, match="the form of the EFI must be reference or exact, got 'best'"):
+        index_of([0.0], "best")
