@@ -40,7 +40,7 @@ def plain(node: Any) -> Any:
     return plain_node(node)
 
 
-def store_command(folder: str, moments: bool, settings: Mapping[str, Sequence[object]]) -> str:
+def store_command(folder: str, moments: bool, settings: Mapping[str, int | str | Sequence[object]]) -> str:
     """Return the command of `prepare` that writes a store of this command's data and task; "" outside a command.
 
     `settings` are values of options that an experiment may have set, by name.

@@ -68,7 +68,7 @@ def own_words() -> list[str]:
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
-def shared_words(groups: Sequence[str], settings: Mapping[str, Sequence[object]]) -> list[str]:
+def shared_words(groups: Sequence[str], settings: Mapping[str, int | str | Sequence[object]]) -> list[str]:
     """Return the words that make `prepare` use the same `groups` of options as this command.
 
     `settings` are the values of options that an experiment may have set. The list is empty outside a command.
@@ -80,7 +80,7 @@ def shared_words(groups: Sequence[str], settings: Mapping[str, Sequence[object]]
     names = {re.split("[=@]", word.lstrip("+~"))[0] for word in changes}
     if chosen.get("experiment") is not None:
         changes += [
-            f"{key}={value if isinstance(value, str) else '[' + ','.join(map(str, value)) + ']'}"
+            f"{key}={value if isinstance(value, str | int) else '[' + ','.join(map(str, value)) + ']'}"
             for key, value in settings.items()
             if key not in names
         ]

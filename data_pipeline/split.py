@@ -14,6 +14,8 @@ from data_pipeline.dates import DAY, Dates, Span, parse_span
 SPLITS = ("train", "val", "test", "held_out")
 NEXT_FOLD = "next_fold"
 """Value of `val` that makes the fold after the held-out fold the validation data."""
+SYNOPTIC_DAYS = 10
+"""Days between splits by years: the weather of a day says little about that of ten days later."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Split:
     the held-out fold validates.
 
     Training and validation leave out forecasts that are valid within `gap_days` of a scored split; training also leaves
-    out forecasts within `gap_days` of validation. None means 0 days if all splits are whole years, else the longest
-    lead time.
+    out forecasts within `gap_days` of validation. None means the longest lead time, and if all splits are whole years,
+    which touch at New Year, at least `SYNOPTIC_DAYS`.
     """
 
     train: Sequence[int | str]
@@ -76,12 +78,18 @@ class Split:
             return Dates(held_out or self._fold_spans)
         if name == "test":
             return Dates((self._given("test"),))
-        gap = timedelta(days=self._gap(lead_times))
+        gap = timedelta(days=self.gap(lead_times))
         val = self._validation
         if name == "val":
             return Dates(val or (self._given("val"),), _near(scored, gap))
         training = Dates((self._given("train"),)).without(Dates((*held_out, *val)))
         return Dates(training.spans, _near([*scored, *val], gap))
+
+    def gap(self, lead_times: Sequence[int]) -> int:
+        """Return the number of days between two splits of forecasts with these lead times (hours)."""
+        if self.gap_days is not None:
+            return self.gap_days
+        return max(SYNOPTIC_DAYS if self._by_years else 1, -(-max(lead_times) // 24))
 
     @property
     def stored(self) -> Dates:
@@ -146,12 +154,6 @@ class Split:
         if span is None:
             raise InputError(f"option data.split.{name} has no value; give it as data.split.{name}=[first, last]")
         return span
-
-    def _gap(self, lead_times: Sequence[int]) -> int:
-        """Return the number of days between two splits."""
-        if self.gap_days is not None:
-            return self.gap_days
-        return 0 if self._by_years else max(1, -(-max(lead_times) // 24))
 
 
 def _near(spans: Sequence[Span], gap: timedelta) -> tuple[Span, ...]:

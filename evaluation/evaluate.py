@@ -306,7 +306,7 @@ def gather_models(plan: Plan, correctors: Mapping[str, FoldCorrectors], data: Sc
 def audit_leaks(plan: Plan, entrants: Entrants, data: ScoredData, mesh: Mesh) -> dict[str, Any]:
     """Return how far the dates of each fit are from the scored dates; print the notes of the audit."""
     fitted = {name: folds for name, folds in entrants.compared.items() if name != "raw"}
-    leaks = audit(fitted, data.valid, plan.task.lead_times, plan.split.gap_days)
+    leaks = audit(fitted, data.valid, plan.task.lead_times, plan.split)
     for note in leaks["notes"]:
         say(f"leak audit: {note}")
     return leaks

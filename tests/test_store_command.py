@@ -20,9 +20,10 @@ SAME = ("data.archive", "data.path", "data.split", "task")
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("moments", [False, True])
 def test_prepare_has_the_data_and_task_of_the_training(words, moments):
-    trained = composed_options("train", words, [*SAME, "task.lead_times", "data.split.train", "data.split.val"])
-    settings = {name: trained[name] for name in ("task.lead_times", "data.split.train", "data.split.val")}
-    command = store_command("stores/one", moments, {name: value for name, value in settings.items() if value})
+    names = ["task.lead_times", *(f"data.split.{name}" for name in ("train", "val", "gap_days"))]
+    trained = composed_options("train", words, [*SAME, *names])
+    settings = {name: trained[name] for name in names if trained[name] is not None}
+    command = store_command("stores/one", moments, settings)
     program, verb, *options = shlex.split(command)
     assert (program, verb) == ("deepweather", "prepare")
     options = [f"data.{word}" if word.startswith("store=") else word for word in options]

@@ -111,8 +111,11 @@ def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:
 def advise_store(cfg: DictConfig, moments: bool) -> str:
     """Return how to read the samples faster: the command that writes a store of them; "" where it is unknown."""
     folder = f"stores/{cfg.data.name}-{cfg.task.name}"
-    found = {"task.lead_times": cfg.task.lead_times} | {f"data.split.{k}": cfg.data.split[k] for k in ("train", "val")}
-    settings = {name: value if isinstance(value, str) else plain(value) for name, value in found.items() if value}
+    found = {"task.lead_times": cfg.task.lead_times}
+    found |= {f"data.split.{name}": cfg.data.split[name] for name in ("train", "val", "gap_days")}
+    settings = {
+        name: value if isinstance(value, str | int) else plain(value) for name, value in found.items() if value is not None
+    }
     command = store_command(folder, moments, settings)
     return command and (
         f"a store of the samples is faster to read: {command}; then train with store={folder}, in another run_dir"

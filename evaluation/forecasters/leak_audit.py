@@ -15,6 +15,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
+from data_pipeline.split import Split
 from evaluation.forecasters.fold_correctors import FoldCorrectors
 from models.corrector import Corrector
 from models.provenance.training_dates import SEEN, seen_dates, stated_fits
@@ -77,17 +78,18 @@ def part_title(corrector: Corrector, part: str) -> str:
 
 
 def audit(
-    models: Mapping[str, FoldCorrectors], valid: np.ndarray, lead_times: Sequence[int], gap_days: int | None
+    models: Mapping[str, FoldCorrectors], valid: np.ndarray, lead_times: Sequence[int], split: Split
 ) -> dict[str, Any]:
     """Return, for each model that was fitted, the distance in days between the dates of its fits and the scored dates.
 
     `valid` holds the valid times (datetime64) of the scored forecasts. Forecasts that are valid on neighbouring days
-    share weather, so `notes` name models that were fitted within the longest lead time of a scored date. With
-    `gap_days`, an `InputError` refuses a model with a part that was fitted at most this many days from a scored date.
+    share weather, so `notes` name models that were fitted within the longest lead time, or the gap of `split`, of a
+    scored date. If `split` states `gap_days`, an `InputError` refuses a model with a part that was fitted at most this
+    many days from a scored date.
     """
     found: dict[str, Any] = {}
     notes = []
-    overlap = -(-max(lead_times) // 24)
+    apart = max(-(-max(lead_times) // 24), split.gap(lead_times))
     for name, folds in models.items():
         chosen = folds.choose(valid)
         nearest: list[tuple[int, str, str, np.datetime64]] = []
@@ -97,20 +99,20 @@ def audit(
                 if len(days) and dates.spans:
                     distance, day = nearest_day(dates, days)
                     nearest.append((distance, part, part_title(corrector, part), day))
-                    if gap_days and distance <= gap_days:
+                    if split.gap_days and distance <= split.gap_days:
                         raise InputError(
                             f"{name}: its {part_title(corrector, part)} {_verb(part)} a date {_days(distance)} from "
-                            f"{day}, a scored date, and data.split.gap_days={gap_days} asks for more; train it with "
+                            f"{day}, a scored date, and data.split.gap_days={split.gap_days} asks for more; train it with "
                             "this option"
                         )
         if not nearest:
             continue
         distance, part, title, day = min(nearest)
         found[name] = {"nearest_days": distance, "part": part}
-        if distance <= overlap:
+        if distance <= apart:
             notes.append(
                 f"{name}: its {title} {_verb(part)} a date {_days(distance)} from {day}, a scored date; "
-                f"neighbouring days share weather, and data.split.gap_days={overlap} in training keeps such dates apart"
+                f"neighbouring days share weather, and data.split.gap_days={apart} in training keeps such dates apart"
             )
     return {"models": found, "notes": notes}
 

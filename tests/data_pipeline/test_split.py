@@ -62,6 +62,17 @@ def test_the_gap_can_be_chosen(gap, last):
     assert max(days(split.dates("train", LEADS))) == date(2018, 8, last)
 
 
+@pytest.mark.parametrize(("leads", "gap"), [((24, 72), 10), ((24, 360), 15)])
+def test_years_keep_ten_days_or_the_longest_lead_time_between_them(leads, gap):
+    """Counted day by day: only the days before New Year 2018 and 2019 are left out, of training and validation."""
+    split = Split([2017, 2017], [2018, 2018], [2019, 2019])
+    every = np.arange("2016-12-01", "2020-02-01", dtype="datetime64[D]")
+    parts = [every[split.dates(name, leads).contains(every)] for name in ("train", "val", "test")]
+    assert [len(part) for part in parts] == [365 - gap, 365 - gap, 365]
+    for part, later in zip(parts, parts[1:], strict=False):
+        assert (later.min() - part.max()).astype(int) == gap + 1
+
+
 @given(st.integers(2, 12), st.integers(0, 10), st.booleans())
 def test_every_day_is_held_out_by_one_fold_and_never_near_its_training(folds, gap, validate):
     folds = max(folds, 3) if validate else folds
@@ -87,13 +98,13 @@ def test_every_day_is_held_out_by_one_fold_and_never_near_its_training(folds, ga
 
 
 def test_as_many_folds_as_years_leave_out_one_year_each():
-    split = Split([1998, 2017], folds=20)
+    split = Split([1998, 2017], folds=20, gap_days=0)
     assert split.dates("held_out", LEADS) == Dates.of_years(range(1998, 2018))
     for fold, year in enumerate(range(1998, 2018), 1):
         one = split.leave_out(fold)
         assert one.dates("held_out", LEADS) == Dates.of_years([year])
         assert one.dates("train", LEADS) == Dates.of_years(set(range(1998, 2018)) - {year})
-    validated = Split([1998, 2017], "next_fold", folds=10, fold=10)
+    validated = Split([1998, 2017], "next_fold", folds=10, fold=10, gap_days=0)
     assert validated.dates("held_out", LEADS) == Dates.of_years([2016, 2017])
     assert validated.dates("val", LEADS) == Dates.of_years([1998, 1999])
 

@@ -12,7 +12,7 @@ from models.provenance.training_dates import stated_fits
 
 TASK = [*(word for word in OPTIONS if not word.startswith("data.split")), "path=data"]
 EMOS = ["model=emos", "model.seasonal=false", "model.shared=true"]
-FOLDS = ["data.split.train=[2000,2002]", "data.split.folds=3"]
+FOLDS = ["data.split.train=[2000,2002]", "data.split.folds=3", "data.split.gap_days=0"]
 NETWORK = ["model=mlp", "model.width=4", "trainer.epochs=1"]
 
 

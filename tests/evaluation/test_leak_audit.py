@@ -132,6 +132,18 @@ def test_the_distance_to_the_scored_dates_is_reported(network_file, scores_of, c
     assert f"leak audit: {found['notes'][0]}" in capsys.readouterr().out
 
 
+def test_years_that_touch_are_named_in_the_audit(network_file, scores_of):
+    """The first forecast of 2016 is valid on 7 January."""
+    for last, named in (("2015-12-28", True), ("2015-12-27", False)):
+        near = network_file("near", checkpoint=Dates.from_json([("2015-12-01", last)]))
+        options = [f"correctors={{near: {near}}}", "references=[raw]", "data.split.gap_days=null"]
+        notes = scores_of(last, *options)["leak_audit"]["notes"]
+        assert notes == [
+            "near: its best checkpoint was chosen on a date 10 days from 2016-01-07, a scored date; neighbouring days "
+            "share weather, and data.split.gap_days=10 in training keeps such dates apart",
+        ] * named  # fmt: skip
+
+
 def test_gap_days_refuses_fits_on_neighbouring_dates(network_file, refusal, scores_of):
     near = network_file("near", checkpoint=Dates.from_json([("2015-12-01", "2015-12-31")]))
     options = [f"correctors={{near: {near}}}", "references=[raw]"]

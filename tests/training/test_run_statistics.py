@@ -87,7 +87,10 @@ HOLES = ("data.archive.ensemble=[holes.grib]", "data.archive.missing=drop")
     ("options", "message"),
     [
         (("statistics=nowhere",), r"statistics: nowhere holds no normalization\.nc or efi\.nc; make them with"),
-        (("data.split.train=[2000,2000]",), r"normalization\.nc is made of 2000-2001, the training dates are 2000"),
+        (
+            ("data.split.train=[2000,2000]",),
+            r"normalization\.nc is made of 2000-01-01 to 2001-12-21, the training dates are 2000",
+        ),
         (("max_members=3",), r"is made of 4 members, this run uses 3; .* normalization\.max_members=3"),
         (("data.archive.ensemble=[renamed.grib]",), "is made of other forecasts than those of data"),
         (("statistics=thin",), r"thin/normalization\.nc is made without the channel msl of the task"),
