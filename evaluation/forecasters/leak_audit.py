@@ -102,8 +102,8 @@ def audit(
                     if split.gap_days and distance <= split.gap_days:
                         raise InputError(
                             f"{name}: its {part_title(corrector, part)} {_verb(part)} a date {_days(distance)} from "
-                            f"{day}, a scored date, and data.split.gap_days={split.gap_days} asks for more; train it with "
-                            "this option"
+                            f"{day}, a scored date, and data.split.gap_days={split.gap_days} asks for more; train it "
+                            "with this option"
                         )
         if not nearest:
             continue

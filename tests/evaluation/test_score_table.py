@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -68,7 +69,31 @@ def board(toy):
 def table(board, tmp_path_factory):
     path = tmp_path_factory.mktemp("table") / "scores.csv"
     write_score_table(path, ScoreRows.of(board[1], 0).rows)
-    return pd.read_csv(path, dtype={"lead_time": str, "label": str}, keep_default_na=False, na_values=[""])
+    return pd.read_csv(path)
+
+
+def test_every_column_has_one_type_without_any_option_of_the_reader(table):
+    numbers = {
+        **dict.fromkeys(["lead_time", "value", "low", "high", "skill", "skill_low", "skill_high"], np.float64),
+        **dict.fromkeys(["n_forecasts", "n_dates"], np.int64),
+    }
+    for name, column in table.items():
+        kinds = {type(value) for value in column.dropna()}
+        assert len(kinds) == 1, name
+        assert column.dtype == numbers[name] if name in numbers else kinds == {str}
+
+
+def test_rows_of_all_forecasts_come_first_and_each_part_can_be_selected(table, board):
+    """The number of rows of each part from the numbers of lead times, regions and seasons."""
+    counts = {"lead": len(TASK.lead_times), "region": len(board[1].regions) - 1, "season": 4}
+    crps = table[(table.score == "crps") & (table.model == "raw")]
+    assert crps.part.iloc[0] == table.part.iloc[0] == "all"
+    found = crps.groupby("part").size().to_dict()
+    kinds = [kinds for size in range(4) for kinds in combinations(counts, size)]
+    assert found == {"+".join(some) or "all": np.prod([counts[kind] for kind in some]) for some in kinds}
+    sizes = [0 if part == "all" else part.count("+") + 1 for part in table.part]
+    assert sizes == sorted(sizes)
+    assert (table.part.str.contains("lead") == table.lead_time.notna()).all()
 
 
 KEYS = ["model", "form", "score", "label", "lead_time", "region", "season"]
@@ -76,12 +101,12 @@ KEYS = ["model", "form", "score", "label", "lead_time", "region", "season"]
 
 def test_there_is_one_row_for_every_combination(table, board):
     assert " ".join(table.columns) == (
-        "model form score label target units lead_time region season value low high skill skill_low skill_high "
+        "part model form score label target units lead_time region season value low high skill skill_low skill_high "
         "n_forecasts n_dates"
     )
     assert not table.fillna({"label": ""})[KEYS].duplicated().any()
     scored = table[(table.score == "crps") & (table.model == "raw")]
-    assert set(scored.lead_time) == {"all", "24", "48"}
+    assert set(scored.lead_time.dropna()) == {24, 48}
     assert set(scored.season) == {"all", "DJF", "MAM", "JJA", "SON"}
     assert set(scored.region) == set(board[1].regions)
     assert len(scored) == 3 * 5 * len(board[1].regions)
@@ -100,8 +125,8 @@ def test_there_is_one_row_for_every_combination(table, board):
 
 def row(table, model, score, lead="all", region="global", season="all", form="distribution", label=None):
     found = table[
-        (table.model == model) & (table.score == score) & (table.lead_time == lead) & (table.region == region)
-        & (table.season == season) & (table.form == form)
+        (table.model == model) & (table.score == score) & (table.region == region) & (table.season == season)
+        & (table.lead_time.isna() if lead == "all" else table.lead_time == float(lead)) & (table.form == form)
     ]  # fmt: skip
     found = found if label is None else found[found.label == label]
     assert len(found) == 1
