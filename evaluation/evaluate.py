@@ -1,7 +1,7 @@
 """The verb `evaluate`: score correctors, the raw ensemble, climatology and the oracle on the same forecasts.
 
-Writes `scores.json`, `scores.csv`, `report.html` and `figures/` into `run_dir`, or into one folder for each target of a
-task with several targets. On a mesh all ranks score a part, and the first rank writes.
+Writes `scores.json`, `scores.csv`, `scores.nc`, `report.html` and `figures/` into `run_dir`, or into one folder for
+each target of a task with several targets. On a mesh all ranks score a part, and the first rank writes.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ from evaluation.scoring.scoring_workers import check_workers, scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.significance.field_significance import block_times, longest_lead_blocks, significant_cells
+from evaluation.tables.score_dataset import write_score_file
 from evaluation.tables.score_json import SCORES_FORMAT, scores_of
 from evaluation.tables.score_rows import ScoreRows
 from evaluation.tables.score_table import write_score_table
@@ -494,6 +495,7 @@ class Evaluation:
         scores["warnings"] = [*self.notes, *scores["warnings"]]
         scores["best"] = choose_shown(plan.cfg.shown_corrector, self.alone, scores, plan.runs)
         write_score_table(folder / "scores.csv", rows.rows)
+        write_score_file(folder / "scores.nc", board, target, rows.rows, meaning["units"])
         write_start_table(folder / "starts.csv", board, target)
         write_station_table(folder / "stations.csv", board, target, scores["units"])
         best = scores["best"]["model"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +22,7 @@ from evaluation.regions import region_weights
 from evaluation.scoring.score_options import choose_scores
 from evaluation.scoring.scoreboard import Scoreboard
 from evaluation.scoring.scoring import Forecaster, ScoringOptions, score_models
+from evaluation.tables.score_dataset import score_dataset
 from evaluation.tables.score_rows import OVERALL, ScoreRows, list_parts
 from models.distribution import Distribution, Ensemble, Normal, Quantiles
 
@@ -283,34 +282,6 @@ def _as_dataset(board: Scoreboard, arrays: ArrayForecasts, by_lead_time: bool) -
     leads = [str(lead) for lead in arrays.task.lead_times] if by_lead_time else [OVERALL]
     wanted = {*leads, OVERALL} if any(one.joint == "lead_times" for one in board.computed) else {*leads}
     parts = [part for part in list_parts(board) if part.season == part.hour == OVERALL and part.lead_time in wanted]
-    rows = ScoreRows.of(board, 0, arrays.units, parts).rows
-    found = {(row.score, row.lead_time, row.region, row.label): row for row in rows if row.n_forecasts}
-    sizes = {(row.lead_time, row.region): row for row in rows}
-    coordinates: dict[str, Any] = {"region": list(board.regions), "lead_time": list(arrays.task.lead_times)}
-    variables: dict[str, Any] = {}
-
-    def array(read: Callable[..., Any], leads: Sequence[str], *labels: Sequence[str]) -> np.ndarray:
-        values = [read(*place) for place in product(leads, board.regions, *labels)]
-        return np.reshape(values, (len(leads), len(board.regions), *map(len, labels)))
-
-    for one in board.computed:
-        labels = list(one.labels(board.settings, 0)) if one.labels else [""]
-        about = {"long_name": one.title, "comment": one.text, "references": one.reference}
-        about["units"] = arrays.units if one.units == "target" else one.units or "1"
-        for ending, key in (("", "value"), ("_low", "low"), ("_high", "high")):
-            values = array(
-                lambda *place, name=one.name, key=key: getattr(found.get((name, *place)), key, np.nan),
-                [OVERALL] if one.joint == "lead_times" else leads,
-                labels,
-            )
-            variable = xr.Variable(("lead_time", "region", f"{one.name}_label"), values, about)
-            variable = variable if one.labels else variable[..., 0]
-            variables[one.name + ending] = variable[0] if one.joint == "lead_times" else variable
-        if one.labels:
-            coordinates[f"{one.name}_label"] = labels
-    for key in ("n_forecasts", "n_dates"):
-        values = array(lambda *place, key=key: getattr(sizes.get(place), key, 0), leads)
-        variables[key] = (("lead_time", "region"), values)
-    result = xr.Dataset(variables, coordinates | ({} if by_lead_time else {"lead_time": [0]}))
-    result.attrs = {"left_out": arrays.left_out, "grid": str(arrays.grid)}
-    return result if by_lead_time else result.isel(lead_time=0, drop=True)
+    axes = ({"lead_time": leads} if by_lead_time else {}) | {"region": list(board.regions)}
+    result = score_dataset(board, 0, ScoreRows.of(board, 0, arrays.units, parts).rows, axes, arrays.units)
+    return result.assign_attrs(left_out=arrays.left_out, grid=str(arrays.grid))

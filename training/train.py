@@ -113,9 +113,8 @@ def advise_store(cfg: DictConfig, moments: bool) -> str:
     folder = f"stores/{cfg.data.name}-{cfg.task.name}"
     found = {"task.lead_times": cfg.task.lead_times}
     found |= {f"data.split.{name}": cfg.data.split[name] for name in ("train", "val", "gap_days")}
-    settings = {
-        name: value if isinstance(value, str | int) else plain(value) for name, value in found.items() if value is not None
-    }
+    given = {name: value for name, value in found.items() if value is not None}
+    settings = {name: value if isinstance(value, str | int) else plain(value) for name, value in given.items()}
     command = store_command(folder, moments, settings)
     return command and (
         f"a store of the samples is faster to read: {command}; then train with store={folder}, in another run_dir"

@@ -9,7 +9,7 @@ from pathlib import Path
 from data_pipeline.common.files import atomic_path
 from evaluation.tables.score_rows import GLOBAL, OVERALL, ScoreRow
 
-COLUMNS = (
+ROW_COLUMNS = (
     "part", "model", "form", "score", "label", "target", "units", "lead_time", "region", "season", "value", "low",
     "high", "skill", "skill_low", "skill_high", "n_forecasts", "n_dates",
 )  # fmt: skip
@@ -24,11 +24,11 @@ def write_score_table(path: Path, rows: Iterable[ScoreRow]) -> None:
     kept = [(_part(row), row) for row in rows if row.n_forecasts and row.hour == row.members == OVERALL]
     with atomic_path(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(COLUMNS)
+        table.writerow(ROW_COLUMNS)
         for part, row in sorted(kept, key=lambda one: len(one[0])):
             lead_time = "" if row.lead_time == OVERALL else row.lead_time
             cells = row._asdict() | {"part": "+".join(part) or OVERALL, "lead_time": lead_time}
-            table.writerow(_as_text(cells[column]) for column in COLUMNS)
+            table.writerow(_as_text(cells[column]) for column in ROW_COLUMNS)
 
 
 def _part(row: ScoreRow) -> list[str]:

@@ -1,7 +1,7 @@
 """Splits by years, dates and folds: every day belongs to one split, and borders keep their distance."""
 
 from datetime import date, timedelta
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def test_years_keep_ten_days_or_the_longest_lead_time_between_them(leads, gap):
     every = np.arange("2016-12-01", "2020-02-01", dtype="datetime64[D]")
     parts = [every[split.dates(name, leads).contains(every)] for name in ("train", "val", "test")]
     assert [len(part) for part in parts] == [365 - gap, 365 - gap, 365]
-    for part, later in zip(parts, parts[1:], strict=False):
+    for part, later in pairwise(parts):
         assert (later.min() - part.max()).astype(int) == gap + 1
 
 

@@ -1,14 +1,17 @@
 """scores.csv and stations.csv: a row for each slice or station, against averages in numpy and scores.json."""
 
 import csv
+import re
 from dataclasses import replace
 from itertools import combinations
 
+import netCDF4
 import numpy as np
 import pandas as pd
 import pytest
 import scoringrules
 import torch
+import xarray as xr
 
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
@@ -17,6 +20,7 @@ from evaluation.regions import region_weights
 from evaluation.scores import all_scores
 from evaluation.scores.score import CellStatistic, Score
 from evaluation.scoring.scoring import ScoringOptions, score_models
+from evaluation.tables.score_dataset import write_score_file
 from evaluation.tables.score_rows import ScoreRows
 from evaluation.tables.score_table import write_score_table
 from evaluation.tables.station_table import write_station_table
@@ -94,6 +98,57 @@ def test_rows_of_all_forecasts_come_first_and_each_part_can_be_selected(table, b
     sizes = [0 if part == "all" else part.count("+") + 1 for part in table.part]
     assert sizes == sorted(sizes)
     assert (table.part.str.contains("lead") == table.lead_time.notna()).all()
+
+
+@pytest.fixture(scope="module")
+def dataset(board, tmp_path_factory):
+    path = tmp_path_factory.mktemp("file") / "scores.nc"
+    write_score_file(path, board[1], 0, ScoreRows.of(board[1], 0).rows)
+    return path
+
+
+def test_the_netcdf_file_has_the_numbers_of_the_table(table, dataset):
+    """Every row with a lead time, and no other number."""
+    with xr.open_dataset(dataset) as file:
+        found = file.load()
+    endings = {"value": "", "low": "_low", "high": "_high", "skill": "_skill_vs_raw", "skill_low": "_skill_vs_raw_low",
+               "skill_high": "_skill_vs_raw_high"}  # fmt: skip
+    compared = dict.fromkeys(endings, 0)
+    for one in table[table.lead_time.notna()].itertuples():
+        place = {"model": one.model, "form": one.form, "lead_time": int(one.lead_time), "region": one.region,
+                 "season": one.season}  # fmt: skip
+        label = {} if pd.isna(one.label) else {f"{one.score}_label": one.label}
+        assert found.n_dates.sel(place) == one.n_dates
+        for column, ending in endings.items():
+            if one.score + ending in found:
+                number = found[one.score + ending].sel(place | label).item()
+                assert number == pytest.approx(getattr(one, column), rel=1e-8, nan_ok=True), one
+                compared[column] += np.isfinite(number)
+    kept = table[table.lead_time.notna()]
+    assert compared == kept[list(endings)].notna().sum().to_dict()
+    total = {column: sum(int(found[name + ending].notnull().sum()) for name in set(table.score)
+                         if name + ending in found) for column, ending in endings.items()}  # fmt: skip
+    assert total == compared
+
+
+def test_every_variable_of_the_netcdf_file_follows_the_cf_conventions(dataset):
+    """CF 1.8: types (2.2), names (2.3), units (3.1), long names (3.2), ancillary variables (3.4), labels (6.1)."""
+    with netCDF4.Dataset(dataset) as file:
+        assert file.Conventions == "CF-1.8"
+        for name, variable in file.variables.items():
+            assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
+            assert variable.dtype is str or variable.dtype in (np.int32, np.float64)
+            assert variable.long_name
+            assert (variable.dtype is str) != hasattr(variable, "units"), name
+            if name not in file.dimensions:
+                labels = [axis for axis in variable.dimensions if axis != "lead_time"]
+                assert variable.coordinates.split() == labels
+            assert {*getattr(variable, "ancillary_variables", "").split()} <= {*file.variables}
+        lead_time = file["lead_time"]
+        assert (lead_time.units, lead_time.standard_name) == ("hours", "forecast_period")
+        assert lead_time[:].tolist() == list(TASK.lead_times)
+        assert (file["crps"].units, file["spread_skill"].units, file["crps_skill_vs_raw"].units) == ("K", "1", "1")
+        assert file["crps"].ancillary_variables.split()[:2] == ["crps_low", "crps_high"]
 
 
 KEYS = ["model", "form", "score", "label", "lead_time", "region", "season"]
