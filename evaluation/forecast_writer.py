@@ -1,4 +1,4 @@
-"""Corrected forecasts as NetCDF files, in the layout that WeatherBench-X and xarray read without further options."""
+"""Corrected forecasts as NetCDF files for other programs: grids for WeatherBench-X and xarray, stations for verif."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE, Meaning
 from evaluation.scoring.scoring import Forecaster
 from models.device import copy_batch
+from models.distribution import Distribution, Ensemble
 from models.members.coupling import written_members
 from models.parallel.mesh import Mesh
 
@@ -52,11 +53,12 @@ def write_forecasts(
 ) -> list[Path]:
     """Write the members that `correct` would write, a file for each of the models `names` and each target.
 
-    The array has the dimensions `_DIMENSIONS`, with NaN for starts and lead times that are not scored.
+    On a grid, the array has the dimensions `_DIMENSIONS`. Files of stations also have observations and scores, and
+    there is one of the raw ensemble. Starts and lead times that are not scored are NaN.
     """
     task, grid = forecasts.task, forecasts.grid
-    if isinstance(grid, Points):
-        raise InputError("write_forecasts writes fields on grids, the data are of stations; leave it out")
+    stations = grid if isinstance(grid, Points) else None
+    names = names if stations is None else ["raw", *names]
     starts, leads = (times.numpy() for times in forecasts.times())
     every = np.unique(starts)
     with ExitStack() as stack:
@@ -69,16 +71,23 @@ def write_forecasts(
                 file = netCDF4.Dataset(stack.enter_context(atomic_path(paths[-1])), "w")
                 stack.callback(file.close)
                 meaning = forecasts.meanings[task.target_channels[number]]
-                arrays.setdefault(name, []).append(_define(file, meaning, forecasts, every))
+                if stations is None:
+                    array = _define(file, meaning, forecasts, every)
+                else:
+                    array = _define_stations(file, meaning, forecasts, stations, every)
+                arrays.setdefault(name, []).append(array)
         rows = watched(range(len(starts)), "writing forecasts: forecast")
         for row, start, lead in zip(rows, starts, leads, strict=True):
             batch = copy_batch(Sample(*(tensor[None] for tensor in forecasts[row])), device)
             for name in names:
-                members = written_members(models[name](batch), batch, task, grid, quantile_levels=levels, seed=seed)
+                forecast = models[name](batch)
+                members = written_members(forecast, batch, task, grid, quantile_levels=levels, seed=seed)
                 values = members.members[:, 0].cpu().numpy()
                 place = int(np.searchsorted(every, start)), task.lead_times.index(int(lead))
                 for k, array in enumerate(arrays[name]):
-                    array[place] = values[:, k]
+                    array[place] = values[:, k] if stations is None else values[:, k, :, 0].T
+                    for field, found in _station_fields(forecast, members, batch).items() if stations else ():
+                        array.group()[field][place] = found[0, k, :, 0].cpu().numpy()
     return paths
 
 
@@ -114,3 +123,46 @@ def _define(
     if variable.level:
         array.coordinates = "level"
     return array
+
+
+def _station_fields(forecast: Distribution, members: Ensemble, batch: Sample) -> dict[str, torch.Tensor]:
+    """Return the fields (1, T, n, 1) of a file of stations beside its members."""
+    truth = batch.target
+    found = {"obs": truth, "fcst": members.mean, "crps": members.crps(truth), "pit": forecast.cdf(truth)}
+    return {name: torch.where(truth.isnan(), truth, values.to(truth)) for name, values in found.items()}
+
+
+def _define_stations(
+    file: netCDF4.Dataset, meaning: Meaning, forecasts: ForecastDataset, stations: Points, starts: np.ndarray
+) -> netCDF4.Variable:
+    """Define coordinates and fields as the program verif reads them; return the array of the members."""
+    count = len(stations.latitudes)
+    ids = stations.ids or tuple(map(str, range(count)))
+    # verif reads a station as a 32-bit number; ids that are no such numbers are numbered.
+    numbers = [int(name) if name.isdecimal() and len(name) < 10 else -1 for name in ids]
+    if -1 in numbers or len(set(numbers)) < count:
+        numbers = list(range(count))
+    file.setncatts({"Conventions": "verif_1.0.0", "long_name": meaning.variable.title, "units": meaning.units})
+    for name, bound in zip(("x0", "x1"), meaning.variable.bounds, strict=True):
+        if bound is not None:  # the observation may have a probability of its own there, such as 0 mm of rain
+            file.setncattr(name, bound)
+    axes = {
+        "time": ("time", starts.astype(float), {"units": "seconds since 1970-01-01"}),
+        "leadtime": ("leadtime", np.array(forecasts.task.lead_times, float), {"units": "hours"}),
+        "location": ("location", np.array(numbers, np.int32), {}),
+        "ensemble_member": ("ensemble_member", np.arange(forecasts.members, dtype=np.int32), {}),
+        "lat": ("location", np.array(stations.latitudes), {"units": "degrees_north"}),
+        "lon": ("location", np.array(stations.longitudes), {"units": "degrees_east"}),
+    }
+    if stations.altitudes:
+        axes["altitude"] = ("location", np.array(stations.altitudes), {"units": "m"})
+    for name, (dimension, values, attributes) in axes.items():
+        if name == dimension:
+            file.createDimension(name, len(values))
+        file.createVariable(name, values.dtype, (dimension,)).setncatts(attributes)
+        file[name][:] = values
+    file.createVariable("station", str, ("location",))[:] = np.array(ids, object)
+    dims = ("time", "leadtime", "location")
+    for name in ("obs", "fcst", "crps", "pit"):
+        file.createVariable(name, "f4", dims, fill_value=np.float32("nan"))
+    return file.createVariable("ensemble", "f4", (*dims, "ensemble_member"), fill_value=np.float32("nan"))
