@@ -1,7 +1,7 @@
 """The verb `evaluate`: score correctors, the raw ensemble, climatology and the oracle on the same forecasts.
 
-Writes `scores.json`, `scores.csv`, `scores.nc`, `report.html` and `figures/` into `run_dir`, or into one folder for
-each target of a task with several targets. On a mesh all ranks score a part, and the first rank writes.
+Writes `scores.json`, `scores.csv`, `scores.nc`, `report.html`, `model_card.md` and `figures/` into `run_dir`, or into
+one folder for each target of a task with several targets. On a mesh all ranks score a part, and the first rank writes.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ from evaluation.forecasters.references import (
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
 from evaluation.regions import Region, check_regions, mask_hashes, region_weights
 from evaluation.report.coastlines import shows_earth
+from evaluation.report.model_card import write_model_card
 from evaluation.report.page import write_report
 from evaluation.report.provenance import run_facts
 from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData
@@ -88,6 +89,7 @@ from evaluation.tables.start_table import write_start_table
 from evaluation.tables.station_table import write_station_table
 from evaluation.training_runs import Runs, check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
+from models.corrector_summary import summary_rows
 from models.device import choose_device, watch_gpu
 from models.members.options import QUANTILE_LEVELS
 from models.parallel.domain import Domain
@@ -542,6 +544,13 @@ class Evaluation:
 
     def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields, self.facts)
+        given = with_first_runs({**self.entrants.own, **self.entrants.correctors}, self.plan.runs)
+        if folds := given.get(scores["best"]["model"]):
+            one = folds.first
+            facts = summary_rows(one.task, one.grid, one.spec, one.provenance)
+            write_model_card(folder / "model_card.md", scores, facts, len(folds.correctors))
+        else:
+            (folder / "model_card.md").unlink(missing_ok=True)
         # The scores are written last: if they exist, the report and the table are complete.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)
