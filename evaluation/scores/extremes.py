@@ -190,7 +190,7 @@ EECRPS_PLAIN = Score(
     title="EECRPS",
     text="Mean of |EFI| · CRPS over the cells in which the extreme forecast index (EFI) of the raw ensemble is known: "
     "the same weights for all models, and little weight where the ensemble is near its climate. Not divided by the "
-    "mean of |EFI|, so only values with the same climate can be compared.",
+    "mean of |EFI|, so only values with the same climate and the same form of the EFI can be compared.",
     reference=EECRPS_REFERENCE,
     statistics={"eecrps": CellStatistic(lambda case: _weighted(case, case.crps)), "efi_known": KNOWN},
     value=lambda eecrps, efi_known: divide(eecrps, efi_known),

@@ -40,8 +40,9 @@ def score_dataset(
     """Return a variable for each score of one target, with its `_low` and `_high`, over the labels of all `axes`.
 
     An axis is a column of the rows, such as `lead_time`; rows with other labels, such as all lead times together, are
-    left out. Scores over all lead times of a start have no axis `lead_time`. With the axis `model`, scores have their skill too. Scores of several numbers have the axis `NAME_label`.
-    Numbers without a row are NaN. `units` are used if the target does not tell its own.
+    left out. Scores over all lead times of a start have no axis `lead_time`. With the axis `model`, scores have their
+    skill too. Scores of several numbers have the axis `NAME_label`. Numbers without a row are NaN. `units` are used if
+    the target does not tell its own.
     """
     places = {axis: {label: place for place, label in enumerate(labels)} for axis, labels in axes.items()}
     labels = {one.name: one.labels(board.settings, target) if one.labels else ("",) for one in board.computed}

@@ -13,9 +13,7 @@ from score_cases import diagram_of, draws, make_case, score_of
 from data_pipeline.statistics.efi import extreme_forecast_index
 from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores import ratios
-from evaluation.scores.case import Case
 from evaluation.scores.extremes import INDEX_LEVELS, crossing_point, diagonal_score, index_of, shift_of_tails
-from evaluation.scores.score import Settings
 from models.distribution import CensoredNormal, Ensemble, Normal
 
 N = 400_000
