@@ -15,6 +15,7 @@ from data_pipeline.common.errors import InputError
 from evaluation.kernels.ensemble_scores import EnsembleScores, ensemble_scores
 from evaluation.scores.threshold import Event
 from models.distribution import Distribution
+from models.parallel.domain import Domain
 
 Found = TypeVar("Found")
 
@@ -29,7 +30,8 @@ class Case:
     the thresholds of the evaluation, `climate` is the forecast of the climatology reference, None without one.
     `extremeness` is the extreme forecast index of the raw ensemble: NaN where it is unknown, None without a climate of
     the model. `eps` is, for each target, the largest value that counts as zero in this index, such as 0.1 mm of rain.
-    With `lead_times` (hours), each so many forecasts of the batch are those of one start, in this order.
+    With `lead_times` (hours), each so many forecasts of the batch are those of one start, in this order. `domain` tells
+    which part of the grid the cells are; without it they are a whole grid that does not go round the globe.
     """
 
     forecast: Distribution
@@ -42,6 +44,7 @@ class Case:
     extremeness: Tensor | None = None
     eps: Tensor | float = -torch.inf
     lead_times: tuple[int, ...] = ()
+    domain: Domain | None = None
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, function: Callable[[Case], Found]) -> Found:

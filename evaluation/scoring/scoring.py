@@ -246,7 +246,8 @@ class Scorer:
         events = make_events(self._thresholds, climate, truth)
         extremeness = options.extremeness(batch) if options.extremeness else None
         eps = torch.from_numpy(traces(task.targets)).to(truth)
-        shared = events, climate, extremeness, eps, task.lead_times if self.whole[rows].all() else ()
+        leads = task.lead_times if self.whole[rows].all() else ()
+        shared = events, climate, extremeness, eps, leads, self.domain
         for size, counted in tallies.by_size.items():
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in self.models.items():

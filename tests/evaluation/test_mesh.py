@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from data_pipeline.variables.thresholds import Threshold
 from evaluation.regions import region_weights
 from evaluation.scores import all_scores, default_scores
 from evaluation.scoring.scoring import ScoringOptions, score_models
@@ -30,6 +31,7 @@ from models.statistical.raw import Raw
 
 GRID = Grid.regular(9, 14)
 TASK = Task("toy", ["msl", "2t"], ["2t", "msl"], [24, 48])
+THRESHOLDS = ((Threshold(">", 279.0),), (Threshold("<", 279.0),))
 AMOUNT = re.compile(r"/(crps|rmse|bias|spread$)")
 """Paths of scores in the units of the variable."""
 
@@ -74,7 +76,9 @@ def score_on(mesh, data, oracle, land, scores):
     emos = Corrector(TASK, domain, {"_target_": "models.statistical.emos.EMOS"}, data.static).double().eval()
     models = {"raw": Raw(TASK, domain), "normal": normal, "emos": emos}
     part = Part(data, domain)
-    options = ScoringOptions(batch_size=2, seed=3, member_counts=(2, 3, 5), written=("normal", "emos"), scores=scores)
+    options = ScoringOptions(
+        batch_size=2, seed=3, member_counts=(2, 3, 5), written=("normal", "emos"), scores=scores, thresholds=THRESHOLDS
+    )
     board = score_models(models, part, region_weights(GRID, land), oracle and Part(oracle, domain), options, mesh)
     with torch.no_grad():
         return board, show_forecast(board, part, 1, 1, models["raw"], models["emos"], domain)
@@ -114,7 +118,7 @@ def leaves(value, path=""):
 def results_on(mesh, forecasts, oracle, joint=False):
     """Results of a mesh, on its first rank: arrays, the example of the report, and the scores of both targets."""
     land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
-    scores = (*default_scores(), *(score for score in all_scores().values() if joint and score.joint))
+    scores = [*default_scores(), all_scores()["fss"], *(one for one in all_scores().values() if joint and one.joint)]
     board, example = score_on(mesh, forecasts, oracle, land, scores)
     if mesh.rank:
         return None

@@ -84,6 +84,6 @@ def test_cells_without_climatology_do_not_count():
         rest = make_case(rest.forecast, rest.truth, thresholds, climate=rest.climate)
         for name in (
             "brier", "brier_fair", "brier_reliability", "roc_area", "threshold_crps", "outcome_crps", "efi",
-            "efi_roc_area", "sot_roc_area", "diagonal_score", "rps", "rps_fair", "rpss", "acc",
+            "efi_roc_area", "sot_roc_area", "diagonal_score", "rps", "rps_fair", "rpss", "acc", "fss",
         ):  # fmt: skip
             np.testing.assert_allclose(score_of(name, some), score_of(name, rest), rtol=1e-12, err_msg=name)

@@ -1,0 +1,78 @@
+"""The fractions skill score against published code, a published number and its definition."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from score_cases import TASK, draws, make_case, score_of
+from scores.spatial import fss_2d
+
+from data_pipeline.grid import Grid
+from data_pipeline.variables.thresholds import Threshold
+from evaluation.scores.fractions import FSS, SIZES, window_means
+from evaluation.scores.score import Settings
+from models.distribution import Ensemble
+from models.parallel.domain import Domain
+
+THRESHOLDS = ((Threshold(">", 0.3), Threshold("<=", -0.5)),)
+
+
+def test_windows_within_the_grid_are_those_of_the_package_scores():
+    """A single member; without padding, the package scores only the windows that lie within the grid."""
+    truth, forecast = draws(4, 1, 12, 15, seed=1), draws(1, 4, 1, 12, 15, seed=2)
+    case = make_case(Ensemble(forecast + truth / 2), truth, THRESHOLDS)
+    cells = {name: statistic.cells(case) for name, statistic in FSS.statistics.items()}
+    fields = [xr.DataArray(one[:, 0].numpy(), dims=("start", "y", "x")) for one in (case.forecast.members[0], truth)]
+    for k, size in enumerate(SIZES):
+        edge = size // 2
+        averages = {name: one[k][..., edge:-edge, edge:-edge].mean().numpy() for name, one in cells.items()}
+        found = fss_2d(*fields, event_threshold=0.3, window_size=(size, size), spatial_dims=("y", "x"))
+        assert float(FSS.value(**averages)) == pytest.approx(float(found), rel=1e-10)
+
+
+def test_equal_windows_have_the_published_number():
+    """WeatherBench-X, metrics_test.py, test_fss: three equal rows, windows of one cell, 4 of 6 columns alike."""
+    p, o = (
+        torch.tensor(row, dtype=torch.float64).expand(1, 1, 3, 6) for row in ([1, 0, 1, 0, 0, 1], [1, 0, 0, 1, 0, 1])
+    )
+    f, g = window_means(torch.stack([p, o]), 1, None)
+    averages = (f - g).square().mean().numpy(), (f.square() + g.square()).mean().numpy()
+    assert float(FSS.value(*averages)) == pytest.approx(4 / 6)
+
+
+def test_fractions_are_means_over_the_known_cells_of_the_window():
+    members, truth = draws(5, 2, 1, 6, 7, seed=3), draws(2, 1, 6, 7, seed=4)
+    truth[0, 0, 2, 3] = torch.nan
+    case = make_case(Ensemble(members), truth, THRESHOLDS)
+    p, o = (members > 0.3).double().mean(0)[:, 0].numpy(), (truth > 0.3)[:, 0].numpy()
+    valid, error, worst = np.isfinite(truth[:, 0].numpy()), 0.0, 0.0
+    for b, i, j in np.argwhere(valid):
+        window = b, slice(max(i - 1, 0), i + 2), slice(max(j - 1, 0), j + 2)
+        f, g = (one[window][valid[window]].mean() for one in (p, o))
+        error, worst = error + (f - g) ** 2, worst + f**2 + g**2
+    keep = case.valid
+    averages = {name: one.cells(case)[0][keep].mean().numpy() for name, one in FSS.statistics.items()}
+    assert float(FSS.value(**averages)) == pytest.approx(1 - error / worst, rel=1e-12)
+
+
+def test_windows_go_round_the_globe():
+    fields, grid = draws(1, 1, 1, 9, 14, seed=6), Grid.regular(9, 14)
+    found = window_means(fields, 3, Domain.of(grid))
+    wrapped = torch.cat([fields[..., -1:], fields, fields[..., :1]], -1)
+    torch.testing.assert_close(found, window_means(wrapped, 3, None)[..., 1:-1])
+
+
+def test_a_perfect_forecast_has_one_and_wider_windows_forgive_a_shift():
+    truth = draws(3, 1, 20, 20, seed=5)
+    assert score_of("fss", make_case(Ensemble(truth.expand(2, -1, -1, -1, -1)), truth)) == pytest.approx(np.ones(4))
+    small, wide = score_of("fss", make_case(Ensemble(truth.roll(1, -1).expand(2, -1, -1, -1, -1)), truth))[:2]
+    assert 0.5 < small < wide < 1
+
+
+def test_points_are_refused_by_name():
+    def missing(**further):
+        return FSS.missing(Settings(TASK, 5, THRESHOLDS, **further))
+
+    assert missing(grid=Grid.regular(6, 8)) == ""
+    assert missing().startswith("stations and points")
+    assert FSS.labels(Settings(TASK, 5, THRESHOLDS), 0)[:2] == ("> 0.3, 3 x 3 cells", "> 0.3, 9 x 9 cells")
