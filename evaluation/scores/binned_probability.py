@@ -9,10 +9,23 @@ import torch
 from torch import Tensor
 
 from evaluation.scores.case import Case
+from evaluation.scores.ratios import divide
 from evaluation.scores.score import Binned, CellStatistic, Settings
 
-BINS = 51
-"""Bins of equal width. The probabilities k/M of up to 50 members lie in bins of their own, so that nothing is lost."""
+_LOW = np.concatenate(
+    [
+        np.geomspace(1e-6, 1e-4, 4, endpoint=False),
+        np.geomspace(1e-4, 1 / 53, 16, endpoint=False),
+        np.array([1, 2 ** (1 / 3), 2 ** (2 / 3), 2, 6**0.5, *range(3, 27)]) / 53,
+    ]
+)
+EDGES = np.concatenate([[0.0], _LOW, 1 - _LOW[::-1], [1.0]])
+"""Edges of the bins: steps of 1/53, and of a factor of 1.4 between 10⁻⁴ and 3/53 from either end.
+
+The probabilities k/M of up to 52 members lie in bins of their own, so that nothing is lost. 53 is a prime: none of them
+lies so close to an edge that rounding moves it to the next bin.
+"""
+BINS = len(EDGES) - 1
 _NOTHING = 1e-12
 """A share of the cases below this is a rounding error."""
 
@@ -37,13 +50,47 @@ def of_known(values: Tensor, case: Case) -> Tensor:
     return values.masked_fill(case.once(known_events) == 0, 0)
 
 
+def bins_of(probability: Tensor) -> Tensor:
+    """Return the bin of each probability, int64; an edge belongs to the bin above it."""
+    edges = torch.from_numpy(EDGES[1:-1]).to(probability)
+    return torch.bucketize(probability.nan_to_num(0).contiguous(), edges, right=True)
+
+
 def _binned(case: Case) -> Binned:
     probability, outcome = of_known(case.once(probabilities), case), of_known(case.once(outcomes), case)
-    index = (probability.nan_to_num(0) * BINS).long().clamp(0, BINS - 1)
-    return Binned(index, BINS, (case.once(known_events), probability, outcome))
+    return Binned(bins_of(probability), BINS, (case.once(known_events), probability, outcome))
+
+
+def _balanced(case: Case) -> Binned:
+    p, o, c = (case.once(function) for function in (probabilities, outcomes, climate_probabilities))
+    relative = p * (1 - c) / (p * (1 - c) + (1 - p) * c)
+    # In single precision, a smaller c is a rounding error.
+    possible = (c > EDGES[1]) & (c < EDGES[-2]) & (case.once(known_events) > 0)
+    weighted = (values.masked_fill(~possible, 0) for values in (o * (1 - c), (1 - o) * c))
+    return Binned(bins_of(relative), BINS, tuple(weighted))
+
+
+def climate_probabilities(case: Case) -> Tensor:
+    """Return the probability of each event in the climatology, (K, B, T, H, W).
+
+    It is 1/2 without climatology, and for percentiles of climatology, which are equally rare everywhere.
+    """
+    half = torch.full_like(case.truth, 0.5)
+    if case.climate is None:
+        return torch.stack([half] * len(case.events))
+    return torch.stack([torch.where(event.fixed, event.probability(case.climate), half) for event in case.events])
 
 
 PROBABILITY_BINS = CellStatistic(_binned, size=lambda settings: 3 * BINS * threshold_count(settings))
+BALANCED_BINS = CellStatistic(_balanced, size=lambda settings: 2 * BINS * threshold_count(settings))
+"""Cases with the event, with the weight 1 - c, and cases without it, with the weight c, in bins of the probability q.
+
+c is the probability of the event in the climatology. With these weights the event is as frequent as its opposite in
+every place (overlap weights; Li et al. 2018, doi:10.1080/01621459.2016.1260466). The odds of q are those of the
+forecast probability p divided by those of c: q = p(1 - c)/(p(1 - c) + (1 - p)c), which is 1/2 for climatology itself. A
+forecast then gains nothing from the knowledge where the event is frequent (Hamill & Juras 2006, doi:10.1256/qj.06.25).
+Without climatology c is 1/2, q is p, and all cases weigh the same.
+"""
 EVENT_KNOWN = CellStatistic(lambda case: case.once(known_events), size=lambda settings: threshold_count(settings))
 """1 where the event has a limit. Scores of thresholds are divided by its average, so that only these cells count."""
 
@@ -61,6 +108,22 @@ def threshold_labels(settings: Settings, target: int) -> tuple[str, ...]:
 def no_thresholds(settings: Settings) -> str:
     """Return why scores of thresholds cannot be computed, "" if they can."""
     return "" if threshold_count(settings) else "there are no thresholds; give some by the option thresholds"
+
+
+def what_is_mixed(settings: Settings) -> str:
+    """Return how a score that compares cases with an event and without it treats places of different climate."""
+    if not settings.climatology:
+        return (
+            " Places and seasons of different climate are pooled, because there is no climatology reference: a "
+            "forecast that only knows where and when the event is frequent seems to have skill (Hamill & Juras 2006)."
+        )
+    if all(one.climatological for of_target in settings.thresholds for one in of_target):
+        return ""
+    return (
+        " For a fixed threshold, the odds of the forecast probability count relative to those of its probability c in "
+        "the climatology, and cases with and without the event weigh 1 − c and c: climatology itself is no better than "
+        "a constant forecast (Hamill & Juras 2006). Cells where c is 0 or 1, to 10⁻⁶, do not count."
+    )
 
 
 @dataclass(frozen=True)
@@ -90,19 +153,21 @@ class ProbabilityBins:
 
     def merged(self, count: int) -> ProbabilityBins:
         """Return the averages in `count` bins, for display; the probabilities k/M of M < `count` stay apart."""
-        groups = np.arange(BINS) * count // BINS
-        starts = np.flatnonzero(np.diff(groups, prepend=-1))
+        starts = np.searchsorted(EDGES, np.arange(count) / count)
         return ProbabilityBins(
             *(np.add.reduceat(part, starts, axis=-1) for part in (self.share, self.probability, self.outcome))
         )
 
-    def rates(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return hit rate and false-alarm rate of the warnings at rising probability, (..., bins + 1).
 
-        The j-th warning is given from bin j on; the first is always given, the last never. NaN if the event always
-        happens or never does.
-        """
-        return share_from(self.outcome), share_from(self.share - self.outcome)
+def rates(balanced_bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return hit rate and false-alarm rate (..., K, bins + 1) of warnings, and the frequency of the event, (..., K).
+
+    `balanced_bins` are averages of the statistic `BALANCED_BINS`. The j-th warning is given from `EDGES[j]` on; the
+    first is always given, the last never. NaN if the event always happens or never does.
+    """
+    events, others = np.moveaxis(balanced_bins.reshape(*balanced_bins.shape[:-1], -1, 2, BINS), -2, 0)
+    hits, missed = events.sum(-1), others.sum(-1)
+    return share_from(events), share_from(others), divide(hits, hits + missed)
 
 
 def share_from(parts: np.ndarray) -> np.ndarray:

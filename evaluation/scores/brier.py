@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from evaluation.scores.binned_probability import (
+    BINS,
     EVENT_KNOWN,
     PROBABILITY_BINS,
     ProbabilityBins,
@@ -50,7 +51,7 @@ def brier_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
     They are Σ n (p - o)², Σ n (o - s)² and s(1 - s). n is the share of a bin, p its mean probability, o the frequency
     of the event in the bin, and s the frequency of the event in all bins. If a bin holds only one probability, as for
-    up to 50 members, reliability - resolution + uncertainty is the Brier score.
+    up to 52 members, reliability - resolution + uncertainty is the Brier score.
     """
     s = bins.base_rate[..., None]
     share = np.where(bins.share > 0, bins.share, np.nan)
@@ -95,8 +96,8 @@ BRIER_FAIR = Score(
 BRIER_RELIABILITY = Score(
     name="brier_reliability",
     title="reliability part of the Brier score",
-    text="Σ n (p − o)² over 51 bins of the probability, with the share n of the cases, their mean probability p and "
-    "the frequency o of the event: 0 if the event is as frequent as forecast.",
+    text=f"Σ n (p − o)² over {BINS} bins of the probability, with the share n of the cases, their mean probability "
+    "p and the frequency o of the event: 0 if the event is as frequent as forecast.",
     reference=MURPHY,
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(0, probability_bins),
@@ -109,7 +110,8 @@ BRIER_RESOLUTION = Score(
     name="brier_resolution",
     title="resolution part of the Brier score",
     text="Σ n (o − s)² over the same bins, with the frequency s of the event over all cases: high if the forecast "
-    "tells cases with the event from cases without it.",
+    "tells cases with the event from cases without it. Cases of all places are pooled: for a fixed threshold, a "
+    "forecast that only knows the climate of each place has resolution too.",
     reference=MURPHY,
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(1, probability_bins),

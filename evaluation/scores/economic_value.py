@@ -7,18 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from evaluation.scores.binned_probability import (
-    BINS,
-    PROBABILITY_BINS,
-    ProbabilityBins,
+    BALANCED_BINS,
+    EDGES,
     no_thresholds,
+    rates,
     threshold_labels,
+    what_is_mixed,
 )
 from evaluation.scores.ratios import divide
 from evaluation.scores.score import Diagram, Score, Settings
 
-RICHARDSON = "Richardson 2000, doi:10.1002/qj.49712656313"
-COST_LOSS = np.linspace(0.01, 0.99, 99)
-"""Ratios of cost to loss of the curve."""
+RICHARDSON = "Richardson 2000, doi:10.1002/qj.49712656313; Hamill & Juras 2006, doi:10.1256/qj.06.25"
 
 
 def economic_value(
@@ -37,23 +36,27 @@ def economic_value(
     return divide(saved, without - s * ratio)
 
 
-def _largest(probability_bins: np.ndarray) -> np.ndarray:
-    hits, false_alarms = ProbabilityBins.of_thresholds(probability_bins).rates()
+def _largest(balanced_bins: np.ndarray) -> np.ndarray:
+    hits, false_alarms, _ = rates(balanced_bins)
     return (hits - false_alarms).max(-1)
 
 
-def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
-    bins = ProbabilityBins.of_thresholds(probability_bins)
-    hits, false_alarms = bins.rates()
+def _curves(settings: Settings, target: int, balanced_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
+    hits, false_alarms, frequency = rates(balanced_bins)
+    ratios = EDGES[1:-1]
     found = {}
     for k, label in enumerate(threshold_labels(settings, target)):
-        values = economic_value(hits[k], false_alarms[k], bins.base_rate[k], COST_LOSS[:, None])
-        # The first bin whose probabilities are all at least α.
-        own = np.ceil(COST_LOSS * BINS - 1e-9).astype(int)
-        found[label] = {
-            "x": COST_LOSS, "y": values.max(1), "as_forecast": values[np.arange(len(COST_LOSS)), own],
-        }  # fmt: skip
+        values = economic_value(hits[k], false_alarms[k], frequency[k], ratios[:, None])
+        # The warning from an edge on is that of the user with this ratio.
+        found[label] = {"x": ratios, "y": values.max(1), "as_forecast": np.diagonal(values, 1)}
     return found
+
+
+def _note(settings: Settings) -> str:
+    mixed = what_is_mixed(settings)
+    return mixed + (
+        " The odds of x are relative to those of c: 0.5 is the user with the ratio c." if " c " in mixed else ""
+    )
 
 
 LARGEST_VALUE = Score(
@@ -62,12 +65,13 @@ LARGEST_VALUE = Score(
     text="The largest relative economic value over all users and warnings: the largest difference of hit rate and "
     "false-alarm rate, which a user whose ratio of cost to loss is the frequency of the event can have.",
     reference=RICHARDSON,
-    statistics={"probability_bins": PROBABILITY_BINS},
+    statistics={"balanced_bins": BALANCED_BINS},
     value=_largest,
     best="one",
     units="",
     labels=threshold_labels,
     missing=no_thresholds,
+    note=what_is_mixed,
 )
 VALUE_CURVE = Diagram(
     name="economic_value",
@@ -76,9 +80,10 @@ VALUE_CURVE = Diagram(
     "probability; `as_forecast`: who warns where the forecast probability is at least x. 0 is the better of always "
     "and never protecting.",
     reference=RICHARDSON,
-    statistics={"probability_bins": PROBABILITY_BINS},
+    statistics={"balanced_bins": BALANCED_BINS},
     value=_curves,
     missing=no_thresholds,
+    note=_note,
 )
 SCORES = (LARGEST_VALUE,)
 DIAGRAMS = (VALUE_CURVE,)

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from evaluation.scores.binned_probability import PROBABILITY_BINS, ProbabilityBins, no_thresholds, threshold_labels
+from evaluation.kernels.isotonic import isotonic_regression
+from evaluation.scores.binned_probability import (
+    BINS,
+    PROBABILITY_BINS,
+    ProbabilityBins,
+    no_thresholds,
+    threshold_labels,
+)
 from evaluation.scores.effective_cases import cases_per_weight
 from evaluation.scores.score import Diagram, Score, Settings
 
@@ -14,8 +21,6 @@ CORP = "Dimitriadis, Gneiting & Jordan 2021, doi:10.1073/pnas.2016191118"
 SHOWN_BINS = 11
 """Bins of the diagram."""
 DRAWS = 10_000
-_ROWS_AT_ONCE = 512
-"""Rows of a block of the isotonic regression; a row needs 51 x 51 means."""
 
 
 def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
@@ -54,28 +59,6 @@ def reliability_curve(starts: ProbabilityBins) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def isotonic_regression(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the rising sequence with the smallest weighted squared distance to `values`, along the last axis.
-
-    The i-th number is the maximum over a <= i of the minimum over b >= i of the mean of the values from a to b (Barlow
-    et al. 1972, theorem 1.4). Values without weight have no influence, and the numbers in their places have no meaning.
-    """
-    shape, K = values.shape, values.shape[-1]
-    value, weight = (one.reshape(-1, K) for one in np.broadcast_arrays(values, weights))
-    found = np.empty(value.shape)
-    for start in range(0, len(value), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        total, mass = (
-            np.concatenate([np.zeros((len(one), 1)), one.cumsum(1)], 1)
-            for one in (weight[rows] * value[rows], weight[rows])
-        )
-        sums, masses = (one[:, None, 1:] - one[:, :-1, None] for one in (total, mass))
-        means = np.where(masses > 0, sums / np.where(masses > 0, masses, 1), np.inf)
-        smallest = np.minimum.accumulate(means[..., ::-1], axis=2)[..., ::-1]
-        found[rows] = np.where(np.tri(K, dtype=bool).T, smallest, -np.inf).max(1)
-    return found.reshape(shape)
-
-
 def corp_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray]:
     """Return miscalibration and discrimination, (...): the parts of the Brier score by isotonic regression.
 
@@ -84,14 +67,10 @@ def corp_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray]:
     the Brier score.
     """
     s = bins.base_rate[..., None]
-    # Members give few different probabilities: bins that are empty everywhere are left out.
-    somewhere = np.atleast_1d((bins.share > 0).reshape(-1, bins.share.shape[-1]).any(0))
-    somewhere[0] = True  # no threshold of this target: one empty bin
-    share, probability, outcome = (part[..., somewhere] for part in (bins.share, bins.probability, bins.outcome))
-    used = share > 0
-    share = np.where(used, share, 0)
-    p, o = (np.where(used, part / np.where(used, share, 1), 0) for part in (probability, outcome))
-    c = np.where(used, isotonic_regression(o, share), 0)
+    used = bins.share > 0
+    share = np.where(used, bins.share, 0)
+    p, o = (np.where(used, part / np.where(used, share, 1), 0) for part in (bins.probability, bins.outcome))
+    c = isotonic_regression(o, share)
     known = s[..., 0] * 0  # NaN stays NaN
     miscalibration = (share * ((p - o) ** 2 - (c - o) ** 2)).sum(-1)
     return miscalibration + known, (share * ((s - o) ** 2 - (c - o) ** 2)).sum(-1)
@@ -105,8 +84,8 @@ MISCALIBRATION = Score(
     name="brier_miscalibration",
     title="miscalibration",
     text="By how much isotonic regression, which replaces each probability by the frequency of the event, would lower "
-    "the Brier score: 0 for a reliable forecast. Computed from the averages of 51 bins, which is exact for up to 50 "
-    "members.",
+    f"the Brier score: 0 for a reliable forecast. Computed from the averages of {BINS} bins, which is exact for up to "
+    "52 members.",
     reference=CORP,
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(0, probability_bins),
@@ -118,7 +97,8 @@ MISCALIBRATION = Score(
 DISCRIMINATION = Score(
     name="brier_discrimination",
     title="discrimination",
-    text="By how much the Brier score of the probabilities after isotonic regression is below that of the base rate.",
+    text="By how much the Brier score of the probabilities after isotonic regression is below that of the base rate. "
+    "Pooled as the resolution.",
     reference=CORP,
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(1, probability_bins),

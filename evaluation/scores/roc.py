@@ -7,15 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from evaluation.scores.binned_probability import (
-    BINS,
-    PROBABILITY_BINS,
-    ProbabilityBins,
+    BALANCED_BINS,
+    EDGES,
     no_thresholds,
+    rates,
     threshold_labels,
+    what_is_mixed,
 )
 from evaluation.scores.score import Diagram, Score, Settings
 
-ROC_REFERENCE = "Mason 1982, Aust. Met. Mag. 30, 291-303; Wilks 2019, doi:10.1016/C2017-0-03921-6"
+ROC_REFERENCE = (
+    "Mason 1982, Aust. Met. Mag. 30, 291-303; Wilks 2019, doi:10.1016/C2017-0-03921-6; Hamill & Juras 2006, "
+    "doi:10.1256/qj.06.25"
+)
 
 
 def area_below(hit_rate: np.ndarray, false_alarm_rate: np.ndarray) -> np.ndarray:
@@ -24,17 +28,17 @@ def area_below(hit_rate: np.ndarray, false_alarm_rate: np.ndarray) -> np.ndarray
     return (mean * -np.diff(false_alarm_rate, axis=-1)).sum(-1)
 
 
-def _area(probability_bins: np.ndarray) -> np.ndarray:
-    return area_below(*ProbabilityBins.of_thresholds(probability_bins).rates())
+def _area(balanced_bins: np.ndarray) -> np.ndarray:
+    return area_below(*rates(balanced_bins)[:2])
 
 
-def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
-    hits, false_alarms = ProbabilityBins.of_thresholds(probability_bins).rates()
+def _curves(settings: Settings, target: int, balanced_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
+    hits, false_alarms, _ = rates(balanced_bins)
     found = {}
     for k, label in enumerate(threshold_labels(settings, target)):
         # Empty bins repeat a point and are left out.
         new = np.append(True, (np.diff(hits[k]) != 0) | (np.diff(false_alarms[k]) != 0))
-        found[label] = {"x": false_alarms[k][new], "y": hits[k][new], "probability": np.linspace(0, 1, BINS + 1)[new]}
+        found[label] = {"x": false_alarms[k][new], "y": hits[k][new], "probability": EDGES[new]}
     return found
 
 
@@ -44,21 +48,23 @@ ROC_AREA = Score(
     text="The chance that a case with the event had a higher forecast probability than a case without it: the area "
     "below the curve of hit rate against false-alarm rate. 1 is perfect, 0.5 is no better than a constant forecast.",
     reference=ROC_REFERENCE,
-    statistics={"probability_bins": PROBABILITY_BINS},
+    statistics={"balanced_bins": BALANCED_BINS},
     value=_area,
     best="one",
     units="",
     labels=threshold_labels,
     missing=no_thresholds,
+    note=what_is_mixed,
 )
 ROC = Diagram(
     name="roc",
     title="ROC",
     text="Hit rate (y) against false-alarm rate (x) of warnings from each forecast `probability` on.",
     reference=ROC_REFERENCE,
-    statistics={"probability_bins": PROBABILITY_BINS},
+    statistics={"balanced_bins": BALANCED_BINS},
     value=_curves,
     missing=no_thresholds,
+    note=what_is_mixed,
 )
 SCORES = (ROC_AREA,)
 DIAGRAMS = (ROC,)

@@ -77,7 +77,7 @@ class CellStatistic:
 
 
 def always(settings: Settings) -> str:
-    """Return "": the score can be computed with any settings."""
+    """Return "": the score can be computed, and is the same, with any settings."""
     return ""
 
 
@@ -90,7 +90,7 @@ class Score:
     name in several scores must be the same statistic; it is computed once. `best` is the value of a perfect forecast.
     If it is `low`, the score is 0 for a perfect forecast and has a skill, 1 - score / score of the reference, unless
     `zero` is false. `missing` says why the score cannot be computed, "" if it can. Scores that are `default` are
-    computed if the option `scores` names none; they must be cheap.
+    computed if the option `scores` names none; they must be cheap. `note` is added to the text for some settings.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Score:
     units: Literal["target", ""] = "target"
     labels: Callable[[Settings, int], tuple[str, ...]] | None = None
     missing: Callable[[Settings], str] = always
+    note: Callable[[Settings], str] = always
     zero: bool = True
     default: bool = False
 
@@ -128,7 +129,7 @@ class Diagram:
 
     `value(settings, target, **averages)` gets averages without leading axes and returns `{LABEL: {"x": array, ...}}`. A
     diagram with a single panel has the label "". If `by_start`, an average has a first axis with the contribution of
-    each start, in the order of time; their sum is the average. `missing` and `default` are as in `Score`.
+    each start, in the order of time; their sum is the average. `missing`, `note` and `default` are as in `Score`.
     """
 
     name: str
@@ -138,5 +139,6 @@ class Diagram:
     statistics: Mapping[str, CellStatistic]
     value: Callable[..., Mapping[str, Mapping[str, Any]]]
     missing: Callable[[Settings], str] = field(default=always)
+    note: Callable[[Settings], str] = field(default=always)
     by_start: bool = False
     default: bool = False

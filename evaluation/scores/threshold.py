@@ -17,11 +17,13 @@ class Event:
     """Values above `limit` where `above` is True, values up to `limit` elsewhere; both broadcast to (B, T, H, W).
 
     All four sides of a threshold have this form, because `limit` is a floating-point number: `< v` is `<=` the largest
-    number below v. The limit is NaN for targets without this threshold.
+    number below v. The limit is NaN for targets without this threshold. `fixed` is True where the limit is a number for
+    all cells, and not a percentile of climatology.
     """
 
     limit: Tensor
     above: Tensor
+    fixed: Tensor
 
     def outcome(self, truth: Tensor) -> Tensor:
         """Return 1 where the event happened and 0 where it did not, NaN without truth or limit."""
@@ -59,8 +61,11 @@ def make_events(
             if threshold.above == threshold.closed:
                 values = torch.nextafter(values, torch.full_like(values, -torch.inf))
             limit[..., t, :, :] = values
-        above = torch.tensor([one is not None and one.above for one in mine], device=like.device)[:, None, None]
-        events.append(Event(limit, above))
+        above, fixed = (
+            torch.tensor([one is not None and is_so(one) for one in mine], device=like.device)[:, None, None]
+            for is_so in (lambda one: one.above, lambda one: not one.climatological)
+        )
+        events.append(Event(limit, above, fixed))
     return tuple(events)
 
 

@@ -73,7 +73,8 @@ def score_dataset(
         names = [column for column in _NUMBERS if "skill" not in column or ("model" in axes and one.has_skill)]
         for values, column in zip(np.moveaxis(numbers[one.name], -1, 0), names, strict=False):
             ending, beginning = _NUMBERS[column]
-            about = {"long_name": beginning + one.title, "comment": one.text, "references": one.reference}
+            comment = one.text + one.note(board.settings)
+            about = {"long_name": beginning + one.title, "comment": comment, "references": one.reference}
             unit = "1" if "skill" in column else own_units
             about |= {"units": unit} if unit else {}
             variables[one.name + ending] = xr.Variable(dims, values if one.labels else values[..., 0], about)

@@ -67,7 +67,8 @@ def scores_of(board: Scoreboard, target: int, rows: ScoreRows | None = None) -> 
         "slices": slices,
         "definitions": {score.name: _definition(board, score, target) for score in board.computed},
         "diagram_definitions": {
-            one.name: {"title": one.title, "text": one.text, "reference": one.reference} for one in board.drawn
+            one.name: {"title": one.title, "text": one.text + one.note(board.settings), "reference": one.reference}
+            for one in board.drawn
         },
         "scores_left_out": _scores_left_out(board),
         "models": models,
@@ -133,8 +134,8 @@ def _scores_left_out(board: Scoreboard) -> dict[str, str]:
 def _definition(board: Scoreboard, score: Score, target: int) -> dict[str, Any]:
     labels = list(score.labels(board.settings, target)) if score.labels else None
     return {
-        "title": score.title, "text": score.text, "reference": score.reference, "units": score.units,
-        "best": score.best, "labels": labels,
+        "title": score.title, "text": score.text + score.note(board.settings), "reference": score.reference,
+        "units": score.units, "best": score.best, "labels": labels,
     }  # fmt: skip
 
 

@@ -24,9 +24,9 @@ from scores.probability import (
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import roc_auc_score
 
+from evaluation.kernels.isotonic import isotonic_regression
 from evaluation.scores.binned_probability import outcomes, probabilities
 from evaluation.scores.quantile_scores import INTERVALS, LEVELS, forecast_quantiles
-from evaluation.scores.reliability import isotonic_regression
 from evaluation.scores.seeps import seeps
 from evaluation.scores.threshold import Event
 from evaluation.scores.weighted_crps import crps_given
@@ -224,7 +224,7 @@ def test_outcome_weighted_crps_of_members(above, limit):
         return 1.0 * ((values > limit) == above)
 
     members, truth = members_and_truth()
-    event = Event(torch.full((1, 1, 1), limit, dtype=torch.float64), torch.full((1, 1, 1), above))
+    event = Event(torch.full((1, 1, 1), limit, dtype=torch.float64), torch.full((1, 1, 1), above), torch.tensor(True))
     found = crps_given(Ensemble(members), truth, event).flatten().numpy()
     x, y = members.flatten(1).numpy(), truth.flatten().numpy()
     some = weight(x).any(0)

@@ -150,7 +150,7 @@ KINDS = {
 
 
 def event(above, limit=1.1):
-    return Event(torch.full((1, 1, 1), limit, dtype=torch.float64), torch.full((1, 1, 1), above))
+    return Event(torch.full((1, 1, 1), limit, dtype=torch.float64), torch.full((1, 1, 1), above), torch.tensor(True))
 
 
 def changed(value, function):
