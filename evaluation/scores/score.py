@@ -91,6 +91,7 @@ class Score:
     If it is `low`, the score is 0 for a perfect forecast and has a skill, 1 - score / score of the reference, unless
     `zero` is false. `missing` says why the score cannot be computed, "" if it can. Scores that are `default` are
     computed if the option `scores` names none; they must be cheap. `note` is added to the text for some settings.
+    With `in_strata`, the score is that of a histogram and is computed within seasons and latitudes, then averaged.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Score:
     missing: Callable[[Settings], str] = always
     note: Callable[[Settings], str] = always
     zero: bool = True
+    in_strata: bool = False
     default: bool = False
 
     @property

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evaluation.regions import LATITUDES
+from evaluation.scores.rank_histogram import deviation_of_pairs, start_numbers
 from evaluation.scores.ratios import captured, skill
 from evaluation.scores.score import Score
 from evaluation.scoring.aggregation import Tally, WeightedMean
@@ -22,7 +24,7 @@ from evaluation.significance.run_means import RunMean
 OVERALL = "all"
 """Lead time, season, hour or number of members of a row over all of them."""
 GLOBAL = "global"
-SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
+SEASONS = ("DJF", "MAM", "JJA", "SON")
 UNKNOWN = Estimate(np.nan)
 
 Function = Callable[..., np.ndarray]
@@ -112,12 +114,10 @@ def whole(board: Scoreboard) -> ScoredPart:
 
 def list_parts(board: Scoreboard) -> list[ScoredPart]:
     """Return every lead time in every season in every region, with all of them together, and every hour."""
-    valid = (board.init_times + 3600 * board.lead_times).astype("datetime64[s]")
-    month = valid.astype("datetime64[M]").astype(int) % 12 + 1
-    hour = valid.astype("datetime64[h]").astype(int) % 24
+    season, hour = season_of(board), valid_times(board).astype("datetime64[h]").astype(int) % 24
     every = {OVERALL: whole(board).chosen}
     leads = every | {str(lead): board.lead_times == lead for lead in board.task.lead_times}
-    seasons = every | {name: np.isin(month, months) for name, months in SEASONS.items()}
+    seasons = every | {name: season == number for number, name in enumerate(SEASONS)}
     parts = [
         ScoredPart(of_lead & of_season, lead, region, season)
         for lead, of_lead in leads.items()
@@ -126,6 +126,17 @@ def list_parts(board: Scoreboard) -> list[ScoredPart]:
     ]
     parts += [ScoredPart(hour == one, hour=f"{one:02d}") for one in np.unique(hour).tolist()]
     return [part for part in parts if part.chosen.any()]
+
+
+def valid_times(board: Scoreboard) -> np.ndarray:
+    """Return the times for which the forecasts are valid."""
+    return (board.init_times + 3600 * board.lead_times).astype("datetime64[s]")
+
+
+def season_of(board: Scoreboard) -> np.ndarray:
+    """Return the index of the season of each forecast in `SEASONS`, by the month for which it is valid."""
+    month: np.ndarray = valid_times(board).astype("datetime64[M]").astype(int) % 12 + 1
+    return month % 12 // 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +165,8 @@ class Finisher:
                     continue  # quantiles have no fair score
                 own = self._averages(tally, score)
                 values = self.estimates(_value(score), own, len(labels))
+                if score.in_strata:
+                    values = [self._within_strata(tally, *score.statistics)]
                 gains = [UNKNOWN] * len(labels)
                 if score.has_skill and valid:
                     gains = self.estimates(_skill(score), [*own, *raw], len(labels))
@@ -215,6 +228,25 @@ class Finisher:
             return [UNKNOWN] * count
         starts, position = self._starts
         return estimates(function, [merge(mean, position, len(starts), counted) for mean in means], starts)[:count]
+
+    def _within_strata(self, tally: Tally, statistic: str) -> Estimate:
+        """Return the deviation from a flat histogram within seasons and, for the globe, within latitudes."""
+        chosen, target, region = self._place
+        regions, (starts, position) = list(self.board.regions), self._starts
+        bands = [regions.index(band) for band in LATITUDES if band in regions] if self.part.region == GLOBAL else []
+        place = len(SEASONS) * position + season_of(self.board)[chosen]
+        mean = tally.per_forecast[statistic][chosen, target][:, bands or [region]]
+        merged = merge(mean, place, len(SEASONS) * len(starts), np.ones(len(place), bool))
+
+        def of_starts(mean: WeightedMean) -> WeightedMean:
+            histograms = mean.total.reshape(len(starts), -1, mean.total.shape[-1])
+            return WeightedMean(start_numbers(histograms), histograms.sum((1, 2), keepdims=True))
+
+        numbers = merged.each(of_starts) if isinstance(merged, RunMean) else of_starts(merged)
+        if not (whole := float(numbers.weight.sum())):
+            return UNKNOWN
+        (found,) = estimates(lambda averages: deviation_of_pairs(averages, whole), [numbers], starts)
+        return found
 
     def contributions(self, tally: Tally, statistic: str) -> np.ndarray:
         """Return the contribution of each start to the average of all, (starts, ...)."""

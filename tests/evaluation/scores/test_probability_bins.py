@@ -119,7 +119,7 @@ def places(r, M=None):
 
 @pytest.mark.parametrize(("r", "M"), [(0.3, None), (0.6, None), (0.9, None), (0.6, 10)])
 def test_a_fixed_threshold_is_scored_within_each_climate(r, M):
-    """The area is the mean over places, weighted by s(1 - s); the value that of users with the ratio of their climate."""
+    """The area is the mean over places, weighted by s(1 - s); the value that of users with their climate's ratio."""
     forecast, truth, climate = places(r, M)
     case = make_case(forecast, truth, ((Threshold(">", 0.0),),), climate=climate)
     p, c = ((1 - one.cdf(torch.zeros_like(truth))).reshape(STARTS, PLACES).numpy() for one in (forecast, climate))
