@@ -13,9 +13,11 @@ def isotonic_regression(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     Neighbours in the wrong order are pooled until none is left (Barlow et al. 1972, section 1.2). Values without weight
     have no influence, and the numbers in their places have no meaning.
     """
-    rows = [one.astype(np.float64).reshape(-1, values.shape[-1]) for one in np.broadcast_arrays(values, weights)]
-    found = np.empty(rows[0].shape)
-    _pool(*rows, found)
+    value, weight = (
+        one.astype(np.float64).reshape(-1, values.shape[-1]) for one in np.broadcast_arrays(values, weights)
+    )
+    found = np.empty(value.shape)
+    _pool(value, weight, found)
     return found.reshape(values.shape)
 
 

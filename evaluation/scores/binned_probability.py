@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evaluation.kernels.edge_search import bins_between
 from evaluation.scores.case import Case
 from evaluation.scores.ratios import divide
 from evaluation.scores.score import Binned, CellStatistic, Settings
@@ -51,9 +52,10 @@ def of_known(values: Tensor, case: Case) -> Tensor:
 
 
 def bins_of(probability: Tensor) -> Tensor:
-    """Return the bin of each probability, int64; an edge belongs to the bin above it."""
-    edges = torch.from_numpy(EDGES[1:-1]).to(probability)
-    return torch.bucketize(probability.nan_to_num(0).contiguous(), edges, right=True)
+    """Return the bin of each probability, int64; an edge belongs to the bin above it, and NaN to any bin."""
+    if probability.device.type == "cpu":
+        return torch.from_numpy(bins_between(probability.numpy(), EDGES[1:-1]))
+    return torch.bucketize(probability.contiguous(), torch.from_numpy(EDGES[1:-1]).to(probability), right=True)
 
 
 def _binned(case: Case) -> Binned:

@@ -43,6 +43,14 @@ def test_probabilities_of_members_have_bins_of_their_own(dtype):
         assert ((EDGES[bins] <= exact) & (exact <= EDGES[bins + 1])).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_compiled_search_finds_the_bins_of_other_devices(dtype):
+    edges = torch.from_numpy(EDGES).to(dtype)
+    values = torch.cat([torch.rand(10_000, dtype=dtype) ** 4, edges, 1 - torch.rand(10_000, dtype=dtype) ** 4])
+    np.testing.assert_array_equal(bins_of(values), torch.bucketize(values, edges[1:-1], right=True))
+    assert 0 <= bins_of(torch.tensor([torch.nan])).item() < BINS
+
+
 @pytest.mark.parametrize("M", [2, 7, 10, 23, 50, 51])
 @pytest.mark.parametrize("base_rate", [0.003, 0.01, 0.1, 0.5])
 def test_scores_of_members_are_those_of_the_sorted_probabilities(M, base_rate):
