@@ -71,6 +71,11 @@ class Scoreboard:
         return self.tallies["raw"].settings
 
     @property
+    def valid_times(self) -> np.ndarray:
+        """The times for which the forecasts are valid."""
+        return (self.init_times + 3600 * self.lead_times).astype("datetime64[s]")
+
+    @property
     def computed(self) -> list[Score]:
         """The scores that the settings allow."""
         return [score for score in self.wanted if not score.missing(self.settings)]

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.regions import LATITUDES
 from evaluation.scores.rank_histogram import deviation_of_pairs, start_numbers
 from evaluation.scores.ratios import captured, skill
 from evaluation.scores.score import Score
@@ -24,6 +23,8 @@ from evaluation.significance.run_means import RunMean
 OVERALL = "all"
 """Lead time, season, hour or number of members of a row over all of them."""
 GLOBAL = "global"
+LATITUDES = ("north", "tropics", "south")
+"""Regions that divide the globe."""
 SEASONS = ("DJF", "MAM", "JJA", "SON")
 UNKNOWN = Estimate(np.nan)
 
@@ -114,7 +115,7 @@ def whole(board: Scoreboard) -> ScoredPart:
 
 def list_parts(board: Scoreboard) -> list[ScoredPart]:
     """Return every lead time in every season in every region, with all of them together, and every hour."""
-    season, hour = season_of(board), valid_times(board).astype("datetime64[h]").astype(int) % 24
+    season, hour = season_of(board), board.valid_times.astype("datetime64[h]").astype(int) % 24
     every = {OVERALL: whole(board).chosen}
     leads = every | {str(lead): board.lead_times == lead for lead in board.task.lead_times}
     seasons = every | {name: season == number for number, name in enumerate(SEASONS)}
@@ -128,14 +129,9 @@ def list_parts(board: Scoreboard) -> list[ScoredPart]:
     return [part for part in parts if part.chosen.any()]
 
 
-def valid_times(board: Scoreboard) -> np.ndarray:
-    """Return the times for which the forecasts are valid."""
-    return (board.init_times + 3600 * board.lead_times).astype("datetime64[s]")
-
-
 def season_of(board: Scoreboard) -> np.ndarray:
     """Return the index of the season of each forecast in `SEASONS`, by the month for which it is valid."""
-    month: np.ndarray = valid_times(board).astype("datetime64[M]").astype(int) % 12 + 1
+    month: np.ndarray = board.valid_times.astype("datetime64[M]").astype(int) % 12 + 1
     return month % 12 // 3
 
 
