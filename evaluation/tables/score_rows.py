@@ -230,9 +230,10 @@ class Finisher:
         chosen, target, region = self._place
         regions, (starts, position) = list(self.board.regions), self._starts
         bands = [regions.index(band) for band in LATITUDES if band in regions] if self.part.region == GLOBAL else []
-        place = len(SEASONS) * position + season_of(self.board)[chosen]
+        seasons, season = np.unique(season_of(self.board)[chosen], return_inverse=True)
+        place = len(seasons) * position + season
         mean = tally.per_forecast[statistic][chosen, target][:, bands or [region]]
-        merged = merge(mean, place, len(SEASONS) * len(starts), np.ones(len(place), bool))
+        merged = merge(mean, place, len(seasons) * len(starts), np.ones(len(place), bool))
 
         def of_starts(mean: WeightedMean) -> WeightedMean:
             histograms = mean.total.reshape(len(starts), -1, mean.total.shape[-1])
