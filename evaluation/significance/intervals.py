@@ -178,7 +178,7 @@ def jackknife(score: Callable[..., np.ndarray], *means: WeightedMean) -> np.ndar
 def count_apart(times: np.ndarray) -> int:
     """Return the number of starts, where each pair of neighbours counts as one.
 
-    >>> count_apart(86_400 * np.array([0, 1, 30, 60, 61, 62]))
+    >>> count_apart(86_400 * np.array([0, 1, 50, 100, 101, 102]))
     4
     """
     if len(times) == 0:
