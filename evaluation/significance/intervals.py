@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import fdtri, stdtr, stdtrit
@@ -27,8 +28,8 @@ ENOUGH_YEARS, CHANCE = 5, 0.9
 class Estimate:
     """A score with its standard error and the degrees of freedom of this error; `quantile` is the t of 95 %.
 
-    `single` is the variance of the contributions of single starts, and `years` the effective number of their years. The
-    error is NaN if it cannot be estimated; then there is no interval and no p-value.
+    `single` is the variance of the contributions of single starts, and `years` is 1/Σw² for the shares w of
+    their calendar years. The error is NaN if it cannot be estimated; then there is no interval and no p-value.
     """
 
     value: float
@@ -108,17 +109,18 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
     if not counted.all():
         times, means = times[counted], [mean[counted] for mean in means]
     values = np.atleast_1d(score(*(mean.sum(0).value for mean in means))).tolist()
-    if count_apart(times) < FEWEST_STARTS:
+    apart, year = _calendar(times.tobytes(), times.dtype.str)
+    if apart < FEWEST_STARTS:
         return [Estimate(value) for value in values]
     starts = EffectiveStarts.at(times, _shares(means))
     contributions = jackknife(score, *means).reshape(len(times), -1)
     with np.errstate(invalid="ignore", over="ignore"):
         deviations = contributions - starts.weights @ contributions
         variance, freedom, quantile, single = starts.look_up(deviations)
-        tables = _with_years(variance, freedom, quantile, times, starts.weights[:, None] * deviations)
+        tables = _with_years(variance, freedom, quantile, year, starts.weights[:, None] * deviations)
         if seeds := list(run_variances(score, means)):
             tables = _with_seeds(*tables[:2], seeds)
-    years = effective_years(times, starts.weights)
+    years = 1 / float((np.bincount(year, starts.weights) ** 2).sum())
     return [
         Estimate(value, math.sqrt(variance), freedom, quantile, of_one, years)
         if math.isfinite(value) and math.isfinite(variance)
@@ -130,18 +132,18 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
 
 
 def _with_years(
-    variance: np.ndarray, freedom: np.ndarray, quantile: np.ndarray, times: np.ndarray, parts: np.ndarray
+    variance: np.ndarray, freedom: np.ndarray, quantile: np.ndarray, year: np.ndarray, parts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return variance, degrees of freedom and t of a mean, those of independent years where years differ.
 
-    `parts` (n, ...) are the contributions of the starts to the mean.
+    `parts` (n, ...) are the contributions of the starts to the mean, `year` (n,) are the numbers of their years.
     """
-    years, year = np.unique(times.astype("datetime64[s]").astype("datetime64[Y]"), return_inverse=True)
-    if len(years) < ENOUGH_YEARS:
+    count = int(year.max()) + 1
+    if count < ENOUGH_YEARS:
         return variance, freedom, quantile
-    sums = np.zeros((len(years), *parts.shape[1:]))
+    sums = np.zeros((count, *parts.shape[1:]))
     np.add.at(sums, year, parts)
-    between, free = (sums**2).sum(0) * len(years) / (len(years) - 1), len(years) - 1
+    between, free = (sums**2).sum(0) * count / (count - 1), count - 1
     differ = between > variance * fdtri(free, freedom, CHANCE)
     return (
         np.where(differ, between, variance),
@@ -188,11 +190,12 @@ def count_apart(times: np.ndarray) -> int:
     return int(((runs + 1) // 2).sum())
 
 
-def effective_years(times: np.ndarray, weights: np.ndarray) -> float:
-    """Return 1/Σw², for the shares w of the calendar years in the weights of the starts; one year gives 1."""
-    _, year = np.unique(times.astype("datetime64[s]").astype("datetime64[Y]"), return_inverse=True)
-    shares = np.bincount(year, weights) / weights.sum()
-    return float(1 / (shares**2).sum())
+@lru_cache(maxsize=64)
+def _calendar(times_bytes: bytes, kind: str) -> tuple[int, np.ndarray]:
+    """Return the number of starts apart, and the number of the calendar year of each start: alike for all scores."""
+    times = np.frombuffer(times_bytes, kind)
+    years = times.astype("datetime64[s]").astype("datetime64[Y]")
+    return count_apart(times), np.unique(years, return_inverse=True)[1]
 
 
 def _one_weight(mean: WeightedMean) -> np.ndarray:
