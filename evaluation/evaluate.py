@@ -1,7 +1,7 @@
 """The verb `evaluate`: score correctors, the raw ensemble, climatology and the oracle on the same forecasts.
 
-Writes `scores.json`, `scores.csv`, `scores.nc`, `report.html`, `model_card.md` and `figures/` into `run_dir`, or into
-one folder for each target of a task with several targets. On a mesh all ranks score a part, and the first rank writes.
+Writes `report.html` into `run_dir`, and `scores.json`, `scores.csv`, `scores.nc`, `model_card.md` and `figures/` beside it
+or, for a task with several targets, into one folder for each. On a mesh all ranks score a part; the first rank writes.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ from evaluation.report.coastlines import shows_earth
 from evaluation.report.model_card import write_model_card
 from evaluation.report.page import write_report
 from evaluation.report.provenance import run_facts
-from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData
+from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData, TargetReport
 from evaluation.report.tables import plain_table
 from evaluation.scoring.partial_scores import PartialScores
 from evaluation.scoring.score_options import ScoreChoice
-from evaluation.scoring.scoreboard import Scoreboard
+from evaluation.scoring.scoreboard import DISTRIBUTION, Scoreboard
 from evaluation.scoring.scoring import Forecaster, ScoringOptions, score_models
 from evaluation.scoring.scoring_workers import check_workers, scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
@@ -83,9 +83,9 @@ from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.significance.field_significance import block_times, longest_lead_blocks, significant_cells
 from evaluation.tables.score_dataset import write_score_file
 from evaluation.tables.score_json import SCORES_FORMAT, scores_of
-from evaluation.tables.score_rows import ScoreRows
+from evaluation.tables.score_rows import ScoreRow, ScoreRows
 from evaluation.tables.score_table import write_score_table
-from evaluation.tables.start_table import write_start_table
+from evaluation.tables.start_table import StartScores, write_start_table
 from evaluation.tables.station_table import write_station_table
 from evaluation.training_runs import Runs, check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
@@ -112,7 +112,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     correctors = load_correctors(plan)
     inputs = mesh.run_on_first(lambda: fingerprint_inputs(plan))
     writing = check_writing(cfg.write_forecasts, mesh)
-    if writing is None and (done := mesh.run_on_first(lambda: load_finished(plan.folders, inputs))):
+    if writing is None and (done := mesh.run_on_first(lambda: load_finished(cfg.run_dir, plan.folders, inputs))):
         say("\n\n".join(plain_table(scores) for scores in done))
         say(f"{cfg.run_dir} already holds the scores of these correctors and data; nothing was done")
         return
@@ -129,7 +129,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     }  # fmt: skip
     notes, facts = entrants.warnings(board.lost), run_facts(gather_usage(meter, mesh))
     evaluation = Evaluation(plan, data, entrants, board, about, notes, mesh, facts)
-    say("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(plan.folders)]))
+    say(evaluation.publish())
     if writing is not None:
         wrote = write_forecasts(
             writing, evaluation.models, data.forecasts, cfg.quantile_levels, cfg.seed, plan.device, list(board.written)
@@ -400,16 +400,20 @@ def target_folders(run_dir: Path, task: Task) -> list[Path]:
     return [run_dir / re.sub("[:-]", "_", str(target).replace("@", "")) for target in task.targets]
 
 
-def load_finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the scores in `folders` if all have this format and these inputs, else None."""
-    found = []
+def load_finished(
+    run_dir: str | Path, folders: Collection[Path], inputs: Mapping[str, Any]
+) -> list[dict[str, Any]] | None:
+    """Return the scores in `folders` if all have this format and these inputs and `run_dir` a report, else None."""
+    found: list[dict[str, Any]] = []
+    if not Path(run_dir, "report.html").exists():
+        return None
     for folder in folders:
         try:
             scores = json.loads((folder / "scores.json").read_text("utf-8"))
         except (OSError, ValueError):
             return None
         same = scores.get("format") == SCORES_FORMAT and scores.get("inputs") == inputs
-        if not same or not all((folder / name).exists() for name in ("report.html", "scores.csv")):
+        if not same or not (folder / "scores.csv").exists():
             return None
         found.append(scores)
     return found
@@ -442,8 +446,18 @@ def open_oracle(archive: Archive, task: Task, dates: Dates, domain: Domain, note
 
 
 @dataclass(frozen=True)
+class Shown:
+    """The scores of one target, the rows of its scorecard, and its forecasts on maps."""
+
+    scores: dict[str, Any]
+    gains: Sequence[ScoreRow]
+    cases: Mapping[str, ExampleForecast]
+    experts: ExpertMap | None
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """Everything that scores, report and table need; `publish` writes the results of one target."""
+    """Everything that scores, report and tables need; `publish` writes the results."""
 
     plan: Plan
     data: ScoredData
@@ -467,28 +481,35 @@ class Evaluation:
         one_each = all(len(folds.correctors) == 1 for folds in given.values())
         return {name: folds.first for name, folds in given.items()} if one_each else {}
 
-    def publish(self, target: int, folder: Path) -> str:
-        """Write scores and report of one target; return the table as text. All ranks compute the shown forecasts."""
-        lead = int(self.board.lead_times.max())  # maps show the longest lead time that was scored
+    def publish(self) -> str:
+        """Write scores and report; return the tables as text. All ranks compute the shown forecasts."""
+        shown = [self._shown(target, folder) for target, folder in enumerate(self.plan.folders)]
+        with Progress("figures and tables of the report"):
+            self.mesh.run_on_first(lambda: self._write(shown))
+        run_dir, folders = Path(self.plan.cfg.run_dir), self.plan.folders
+        wrote = ", ".join(f"{folder}/scores.json" for folder in folders)
+        tables = "\n\n".join(plain_table(one.scores) for one in shown)
+        return f"{tables}\nwrote {wrote} and {run_dir}/report.html"
+
+    def _shown(self, target: int, folder: Path) -> Shown:
+        """Write the tables of a target; return its scores, and the forecasts that the report shows."""
         with Progress("scores with their intervals"):
-            scores, rows, gains = self.mesh.run_on_first(lambda: self._scores(target, lead, folder))
+            scores, gains, rows, shares = self.mesh.run_on_first(lambda: self._scores(target, folder))
         best, domain, device = scores["best"]["model"], self.data.domain, self.plan.device
         forecasts, raw, model = self.data.forecasts, self.models["raw"], self.models[best]
         cases = {
-            name: show_forecast(self.board, forecasts, row, target, raw, model, domain, device, gains[name])
+            name: show_forecast(self.board, forecasts, row, target, raw, model, domain, device, shares[name])
             for name, row in watched(rows.items(), "forecasts of the report: forecast", len(rows))
         }
         experts = None
         if best in self.alone:
             experts = show_experts(self.alone[best].model, forecasts, rows["median"], model, domain, device)
-        with Progress("figures and tables of the report"):
-            self.mesh.run_on_first(
-                lambda: self._write(folder, scores, self._map_data(target, lead, best, cases, experts))
-            )
-        return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
+        return Shown(scores, gains, cases, experts)
 
-    def _scores(self, target: int, lead: int, folder: Path) -> tuple[dict[str, Any], dict[str, int], dict[str, float]]:
-        """Write the tables; return the scores, and the rows and gains of the forecasts that the report shows."""
+    def _scores(
+        self, target: int, folder: Path
+    ) -> tuple[dict[str, Any], list[ScoreRow], dict[str, int], dict[str, float]]:
+        """Write the tables; return scores, rows of the scorecard, and rows and gains of the shown forecasts."""
         plan, board = self.plan, self.board
         meaning = self.data.forecasts.meanings[plan.task.target_channels[target]].to_json()
         rows = ScoreRows.of(board, target, meaning["units"])
@@ -501,9 +522,16 @@ class Evaluation:
         write_start_table(folder / "starts.csv", board, target)
         write_station_table(folder / "stations.csv", board, target, scores["units"])
         best = scores["best"]["model"]
-        shown = chosen_forecasts(board, target, best, lead)
-        gains = {name: gain_of(board, target, best, lead, row) for name, row in shown.items()}
-        return with_gates(scores, self._claims()), shown, gains
+        wanted = best, DISTRIBUTION, board.judging_score(best)
+        gains = [row for row in rows.rows if (row.model, row.form, row.score) == wanted]
+        shown = chosen_forecasts(board, target, best, self._lead)
+        shares = {name: gain_of(board, target, best, self._lead, row) for name, row in shown.items()}
+        return with_gates(scores, self._claims()), gains, shown, shares
+
+    @property
+    def _lead(self) -> int:
+        """The longest lead time that was scored, which the maps show."""
+        return int(self.board.lead_times.max())
 
     def _claims(self) -> dict[str, MemberCountClaim]:
         plan, entrants = self.plan, self.entrants
@@ -517,10 +545,9 @@ class Evaluation:
             with_first_runs(compared, runs), with_first_runs(trained, runs), plan.member_counts, board.tallies
         )
 
-    def _map_data(
-        self, target: int, lead: int, best: str, cases: Mapping[str, ExampleForecast], experts: ExpertMap | None
-    ) -> MapData:
-        place, grid = self.board.task.lead_times.index(lead), self.board.grid
+    def _map_data(self, target: int, shown: Shown) -> MapData:
+        lead, grid = self._lead, self.board.grid
+        place = self.board.task.lead_times.index(lead)
         crps, fair, bias, squared, expected = (
             {name: tally.per_cell[statistic][place, target].value for name, tally in self.board.tallies.items()}
             for statistic in ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
@@ -529,8 +556,8 @@ class Evaluation:
         archive, land = self.plan.archive, self.data.land
         simulated = archive.oracle is not None or not isinstance(archive, Archive)
         return MapData(
-            grid, lead, crps, fair, bias, cases, land, shows_earth(grid, land, simulated), squared, expected,
-            significant=self._significant(target, best), experts=experts,
+            grid, lead, crps, fair, bias, shown.cases, land, shows_earth(grid, land, simulated), squared, expected,
+            significant=self._significant(target, shown.scores["best"]["model"]), experts=shown.experts,
         )  # fmt: skip
 
     def _significant(self, target: int, best: str) -> np.ndarray | None:
@@ -542,18 +569,28 @@ class Evaluation:
         times = block_times(blocks, board.init_times)
         return significant_cells(model[:, target], raw[:, target], times)
 
-    def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
-        write_report(folder, scores, fields, self.facts)
+    def _write(self, shown: Sequence[Shown]) -> None:
+        run_dir, folders = Path(self.plan.cfg.run_dir), self.plan.folders
+        targets = [
+            TargetReport(
+                "" if folder == run_dir else folder.name, one.scores, self._map_data(target, one), one.gains,
+                StartScores.read(folder / "starts.csv"),
+            )
+            for target, (folder, one) in enumerate(zip(folders, shown, strict=True))
+        ]  # fmt: skip
+        write_report(run_dir, targets, self.facts)
         given = with_first_runs({**self.entrants.own, **self.entrants.correctors}, self.plan.runs)
-        if folds := given.get(scores["best"]["model"]):
-            one = folds.first
-            facts = summary_rows(one.task, one.grid, one.spec, one.provenance)
-            write_model_card(folder / "model_card.md", scores, facts, len(folds.correctors))
-        else:
-            (folder / "model_card.md").unlink(missing_ok=True)
+        for folder, one in zip(folders, shown, strict=True):
+            if folds := given.get(one.scores["best"]["model"]):
+                first = folds.first
+                facts = summary_rows(first.task, first.grid, first.spec, first.provenance)
+                write_model_card(folder / "model_card.md", one.scores, facts, len(folds.correctors))
+            else:
+                (folder / "model_card.md").unlink(missing_ok=True)
         # The scores are written last: if they exist, the report and the table are complete.
-        with atomic_write(folder / "scores.json", "w") as file:
-            json.dump(scores, file, indent=1, allow_nan=False)
+        for folder, one in zip(folders, shown, strict=True):
+            with atomic_write(folder / "scores.json", "w") as file:
+                json.dump(one.scores, file, indent=1, allow_nan=False)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import numpy as np
 
 from data_pipeline.grid import Grid
-from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData, Plume
+from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData, Plume, TargetReport
+from evaluation.scoring.aggregation import WeightedMean
+from evaluation.tables.start_table import StartScores
 
 GRID = Grid.regular(9, 12)
 LEADS, HOURS = (24, 48, 72, 96, 120, 240), (0, 6, 12, 18)
@@ -28,6 +30,7 @@ def drawn_scores():
             found[key], found["ci95"][key] = between(-0.1, 0.5)
         found["spread_skill"], found["ci95"]["spread_skill"] = between(0.6, 1.2)
         found["crps"], found["ci95"]["crps"] = between(0.5, 1.5)
+        found["bias"], found["ci95"]["bias"] = between(-1, 1)
         skills = {label: between(-0.1, 0.6) for label in (*THRESHOLDS, *LEVELS)}
         labels = {"brier": THRESHOLDS, "quantile_score": LEVELS}
         found["skill"] = {name: {label: skills[label][0] for label in those} for name, those in labels.items()}
@@ -60,18 +63,23 @@ def drawn_scores():
         x = np.linspace(0.01, 0.99, 99)
         return {"x": x.tolist(), "y": (4 * x * (1 - x)).tolist(), "as_forecast": (3 * x * (1 - x) - 0.1).tolist()}
 
+    models = {name: model() for name in MODELS}
+    for name, chances in {"raw": (0.0001, 0.02), "unet": (0.25, 0.6)}.items():
+        panel = models[name]["diagrams"]["rank_histogram"][""]
+        panel |= {"p_chi_square": [chances[0]], "p_kolmogorov": [chances[1]]}
     definition = {"reference": "A 2000", "units": "", "best": "low", "text": "A text.", "labels": None}
     diagrams = ("rank_histogram", "reliability", "roc", "economic_value", "spread_error", "other")
     return {
         "target": "t@850", "units": "K", "lead_times": list(LEADS), "n_dates": 40, "best": {"model": "unet"},
         "slices": {kind: {str(label): {} for label in labels} for kind, labels in GROUPS.items()},
-        "models": {name: model() for name in MODELS},
-        "oracle": {"rank_histogram": [1 / 13] * 13},
+        "models": models,
+        "oracle": {"diagrams": {"rank_histogram": {"": {"y": [1 / 13] * 13, "independent_cases": [40.0]}}}},
         "definitions": {
             "brier": definition | {"title": "Brier score", "labels": list(THRESHOLDS)},
             "quantile_score": definition | {"title": "quantile score", "labels": list(LEVELS)},
             "rmse": definition | {"title": "RMSE", "units": "target"},
             "crps": definition | {"title": "CRPS", "units": "target"},
+            "bias": definition | {"title": "bias", "units": "target", "best": "zero"},
         },
         "diagram_definitions": {name: {"title": name, "text": "A text.", "reference": "B 2001"} for name in diagrams},
     }  # fmt: skip
@@ -97,3 +105,10 @@ def drawn_fields(grid=GRID, leads=LEADS):
         squared_error=maps, expected_squared_error=maps, significant=rng.random(grid.shape) > 0.5,
         experts=ExpertMap("stem.0", 12, rng.integers(0, 12, grid.shape)),
     )  # fmt: skip
+
+
+def drawn_target(fields=None):
+    """The scores and fields as a target of the report, with forty starts."""
+    draw, times = np.random.default_rng(2), 1_456_531_200 + 86_400 * 9 * np.arange(40)
+    means = {name: {"crps_fair": WeightedMean(2 * draw.random(40), np.full(40, 2.0))} for name in MODELS}
+    return TargetReport("", drawn_scores(), fields or drawn_fields(), (), StartScores(times, means))

@@ -6,7 +6,10 @@ from html import unescape
 import numpy as np
 
 from data_pipeline.grid import Grid
-from evaluation.report.shown_data import ExampleForecast, MapData, Plume
+from evaluation.report.shown_data import ExampleForecast, MapData, Plume, TargetReport
+from evaluation.scoring.aggregation import WeightedMean
+from evaluation.tables.score_rows import ScoreRow
+from evaluation.tables.start_table import StartScores
 
 GRID = Grid.regular(9, 12)
 MODELS = ("raw", "climatology", "emos", "net <1>")
@@ -46,16 +49,42 @@ def make_scores(seed=0):
         },
         "models": {name: _model(draw, name) for name in MODELS},
         "best_set": {"lowest": "emos", "models": ["emos"], "level": 0.05, "text": "emos & all others."},
-        "power": {"level": 0.05, "power": 0.8, "models": {}, "text": "These starts show 3 % < 4 %."},
+        "power": {
+            "level": 0.05, "power": 0.8, "models": {"net <1>": {"raw": 2.34}}, "text": "These starts show 3 % < 4 %.",
+        },
         "leak_audit": {
             "models": {"emos": {"nearest_days": 545, "part": "model"}}, "notes": ["a note & more"],
         },
         "oracle": {
-            "n_forecasts": 90, "crps": 0.2, "crps_plain": 0.22, "spread_skill": 1.0, "rank_histogram": [0.2] * 5,
+            "n_forecasts": 90, "crps": 0.2, "crps_plain": 0.22, "spread_skill": 1.0,
+            "diagrams": {"rank_histogram": {"": {"y": [0.2] * 5, "independent_cases": [300.0]}}},
         },
     }  # fmt: skip
     scores["pairs"] = {name: {other: _pair(draw) for other in MODELS[:k]} for k, name in enumerate(MODELS)}
     return scores
+
+
+def make_target(scores=None, fields=None, folder="", amount=1.0):
+    """Return what the page shows of a target, with a scorecard, and scores of starts times `amount`."""
+    scores = scores or make_scores()
+    best, draw = scores["best"]["model"], np.random.default_rng(3)
+    whole = {"target": scores["target"], "units": "K", "hour": "all", "members": "all", "n_forecasts": 3, "n_dates": 3}
+    gains = [
+        ScoreRow(
+            model=best, form="distribution", score="crps_fair", label="", lead_time=lead, region=region, season=season,
+            value=0.3, low=0.2, high=0.4, skill=skill, skill_low=skill - 0.1, skill_high=skill + 0.1, **whole,
+        )
+        for lead in ("all", *map(str, LEADS))
+        for season in ("all", *SLICES["season"])
+        for region in SLICES["region"]
+        for skill in [float(draw.normal(scale=0.2))]
+    ]  # fmt: skip
+    times = 1_456_531_200 + 86_400 * np.arange(5)
+    means = {
+        name: {kind: WeightedMean(amount * draw.random(5), np.ones(5)) for kind in ("crps", "crps_fair")}
+        for name in scores["models"]
+    }
+    return TargetReport(folder, scores, fields or make_fields(), gains, StartScores(times, means))
 
 
 def make_fields(seed=0, grid=GRID, holes=True):
@@ -111,6 +140,12 @@ def _model(draw, name):
     by = {kind: {one: _entry(draw, name) for one in labels if one != "global"} for kind, labels in SLICES.items()}
     histogram = {"rank_histogram": {"": {"y": [0.2] * 5}}}
     own = {"crps_fair_valid": True, "diagrams": histogram, "members": None, "by": by}
+    own["central_interval"] = {"nominal": 0.8, "held": 0.79, "ci95": [0.77, 0.81]}
+    own["lead_gain"] = None if name == "raw" else {
+        "24": {"hours": None, "ci95": None, "at_least": 0, "at_most": None},
+        "48": {"hours": 12.0, "ci95": [10.0, 14.0], "at_least": None, "at_most": None},
+        "72": {"hours": 26.4, "ci95": [24.0, 28.8], "at_least": None, "at_most": None},
+    }  # fmt: skip
     if name not in ("raw", "climatology"):
         keys = ("crps", "rmse", "bias", "spread", "spread_skill", "skill_vs_raw", "crps_minus_distribution")
         own["members"] = {key: float(draw.random()) for key in keys}

@@ -14,7 +14,7 @@ from evaluation.report.figure_style import FAINT, INK, RC, REFERENCE_COLOURS
 from evaluation.report.maps import DIVERGING, SEQUENTIAL, Coast, ColourScale, colour_scale, map_numbers, map_panel
 from evaluation.report.shown_data import PLUME_LEVELS, ExampleForecast, MapData, Plume
 
-TITLES = {"best": "Best case", "median": "Median case", "worst": "Worst case"}
+TITLES = {"median": "Median case", "best": "Best case", "worst": "Worst case"}
 FIELDS = "RdYlBu_r"
 """Colour map of the predicted variable itself."""
 QUANTILE_NAMES = [f"quantile_{level:g}" for level in PLUME_LEVELS]
@@ -22,12 +22,12 @@ QUANTILE_NAMES = [f"quantile_{level:g}" for level in PLUME_LEVELS]
 
 def case_drawings(fields: MapData, best: str, units: str, factor: float, colour: str) -> list[Drawing]:
     """Return maps and plumes of every case, with amounts times `factor`; `colour` is that of the model `best`."""
-    drawings = []
-    for name, case in fields.cases.items():
-        drawings.append(case_maps(fields, name, best, units, factor))
-        if case.plumes:
-            drawings.append(plume_drawing(fields, name, best, units, factor, colour))
-    return drawings
+    names = sorted(fields.cases, key=list(TITLES).index)
+    plumes = {
+        name: plume_drawing(fields, name, best, units, factor, colour) for name in names if fields.cases[name].plumes
+    }
+    maps = [case_maps(fields, name, best, units, factor) for name in names]
+    return [*plumes.values(), *maps]
 
 
 def case_maps(fields: MapData, name: str, best: str, units: str, factor: float) -> Drawing:
@@ -61,13 +61,10 @@ def plume_drawing(fields: MapData, name: str, best: str, units: str, factor: flo
             ax.set_title(title)
             add_legend(figure, ax, names)
         panels.append(Panel(figure, f"Forecasts of one cell by raw members and {best}. {title}"))
-    note = (
-        f"Thin lines or small dots: raw members. Bands or box: {best}, 5–95 % and 25–75 %, with the median. Black: the "
-        "analysis. The cells are those with the largest, the median and the lowest gain of this forecast."
-    )
     return Drawing(
-        f"plumes_{name}", "cases", f"{TITLES[name]}: ensembles at single places", note, tuple(panels), columns
-    )
+        f"plumes_{name}", "cases", f"Meteograms: {TITLES[name].lower()}", _case_note(case, name, best), tuple(panels),
+        columns,
+    )  # fmt: skip
 
 
 def _draw_over_leads(ax: Axes, plume: Plume, best: str, factor: float, colour: str) -> None:
@@ -133,4 +130,4 @@ def _plume_columns(plumes: tuple[Plume, ...], fields: MapData, factor: float) ->
 def _case_note(case: ExampleForecast, name: str, best: str) -> str:
     which = {"best": "largest", "median": "median", "worst": "lowest"}[name]
     gain = f": {case.gain:.1f} %" if np.isfinite(case.gain) else ""
-    return f"{case.valid}. The start with the {which} gain of {best} over the raw ensemble{gain}."
+    return f"{case.valid}; the start with the {which} gain of {best}{gain}."

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import matplotlib
 import numpy as np
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
 from evaluation.report.chart_frame import add_legend, chart, dots, label_width, offsets, rule, set_limits, zero_line
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import FAINT, INK, RC, model_colours, model_marks
 from evaluation.report.series import Series
-from evaluation.scoring.scoreboard import headline_keys
+from evaluation.report.tables import display_of, judge_title
+from evaluation.scoring.scoreboard import headline_keys, judging_score
 from evaluation.tables.score_json import entry_of
+from evaluation.tables.start_table import StartScores
 
 GROUP_TITLES = {
     "lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of valid time", "threshold": "Threshold",
-    "level": "Quantile level",
+    "level": "Quantile level", "coverage": "Nominal coverage",
 }  # fmt: skip
 """Kinds of groups that scores are shown by, with their titles."""
 NUMERIC = {"lead": "lead time (h)", "hour": "hour of valid time (UTC)"}
@@ -57,14 +61,14 @@ class Quantity:
     logarithmic: bool = False
 
 
-def headline_skill() -> Quantity:
-    """Return the reduction of the CRPS against the raw ensemble, by the fair CRPS where it is valid."""
+def headline_skill(kind: str) -> Quantity:
+    """Return the reduction of the CRPS of a `kind` against the raw ensemble: the fair one where it is valid."""
 
     def read(model: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
         key = headline_keys(model)[0]
         return entry[key], entry["ci95"].get(key)
 
-    return Quantity("skill", "CRPS below raw (%)", read, factor=100, reference=0)
+    return Quantity("skill", f"{kind} below raw (%)", read, factor=100, reference=0)
 
 
 def spread_error() -> Quantity:
@@ -126,10 +130,8 @@ def gain_chart(scores: Mapping[str, Any]) -> Drawing:
         rule(ax, "x")
     return Drawing(
         "gain", "gain", "Captured by each model",
-        "0 is the raw ensemble, 100 % the oracle. Bar: share by the fair CRPS; line: its 95 % interval; diamond: share "
-        "by the plain CRPS. The oracle is the best probability forecast of the simulated truth: its members are drawn "
-        "like the truth, around the true state, and follow the true equations. No correction of the raw members can be "
-        "expected to reach it.",
+        "0 is the raw ensemble, 100 % the oracle, whose members are drawn like the truth and follow the true "
+        "equations: an upper limit. Bar: by the fair CRPS, with its 95 % interval; diamond: by the plain CRPS.",
         (Panel(figure, "Bars of the captured share of the oracle's gain for each model"),),
         {
             "model": list(models), "captured_percent": shares, "low": ends[:, 0], "high": ends[:, 1],
@@ -189,7 +191,7 @@ def threshold_chart(scores: Mapping[str, Any], name: str, models: Sequence[str])
     if not any(np.isfinite(values).any() for values, _ in found.values()):
         return None
     title = definition["title"][0].upper() + definition["title"][1:]
-    kind = "level" if all(_is_number(label) for label in labels) else "threshold"
+    kind = label_kind(labels)
     quantity = Quantity(f"thresholds_{name}", f"{title} below raw (%)", lambda *_: (None, None), 100, 0)
     values = 100 * np.stack([values for values, _ in found.values()])
     ends = 100 * np.stack([np.asarray(interval, float) for _, interval in found.values()])
@@ -202,7 +204,7 @@ def threshold_chart(scores: Mapping[str, Any], name: str, models: Sequence[str])
         "high": ends[..., 1].ravel(),
     }
     note = f"{definition['text'].replace('`', '')} Bars are 95 % intervals; the line at 0 is the raw ensemble."
-    return Drawing(quantity.name, "decisions", f"{title} by {kind}", note, (panel,), columns)
+    return Drawing(quantity.name, "decisions", f"{title} by {GROUP_TITLES[kind].lower()}", note, (panel,), columns)
 
 
 def _group_panel(
@@ -286,5 +288,40 @@ def _number(values: Mapping[str, Any] | None, label: str) -> float:
     return np.nan if value is None else value
 
 
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()
+def label_kind(labels: Sequence[str]) -> str:
+    """Return what the labels of a score are: nominal coverages, quantile levels, or thresholds.
+
+    >>> label_kind(["50 %", "80 %"]), label_kind(["0.1", "0.9"]), label_kind(["> 0 °C", "< 10 %"])
+    ('coverage', 'level', 'threshold')
+    """
+    if all(re.fullmatch(r"[\d.]+ ?%", label) for label in labels):
+        return "coverage"
+    return "level" if all(re.fullmatch(r"[\d.]+", label) for label in labels) else "threshold"
+
+
+def starts_chart(scores: Mapping[str, Any], starts: StartScores, name: str) -> Drawing | None:
+    """Draw the CRPS that judges a model, of each start, of raw and the model; None for a single start."""
+    score = judging_score([scores["models"][name]["crps_fair_valid"]])
+    units, factor = display_of(scores)
+    times = starts.times.astype("datetime64[s]")
+    means = {one: starts.mean(one, score) for one in ("raw", name)}
+    lines = {one: factor * mean.value for one, mean in means.items() if mean is not None}
+    if len(times) < 2 or len(lines) < 2:
+        return None
+    colours, marks = model_colours(scores["models"]), model_marks(scores["models"])
+    title = f"{judge_title(scores, [name])} by start"
+    with matplotlib.rc_context(RC):
+        figure, ax = chart(1.9, 0.62, list(lines))
+        for one, values in lines.items():
+            ax.plot(times, values, color=colours[one], lw=1.1, marker=marks[one], ms=3, mec="none", label=one)
+        locator = AutoDateLocator(minticks=2, maxticks=6)
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))
+        ax.set_ylim(bottom=0)
+        ax.set(title=title, ylabel=units)
+        rule(ax, "y")
+        add_legend(figure, ax, list(lines))
+    better = float(np.mean(lines[name] < lines["raw"]))
+    note = f"{name} is better than raw in {100 * better:.0f} % of {len(times)} starts."
+    numbers: dict[str, Any] = {"start": [str(time) for time in times], **lines}
+    return Drawing("starts", "first", "When", note, (Panel(figure, f"{title} of raw and {name}"),), numbers)

@@ -44,48 +44,76 @@ STYLES = {
 """Styles by the name of the diagram; others have axes x and y."""
 
 
-def histogram_drawing(scores: Mapping[str, Any]) -> Drawing:
-    """Draw the rank or PIT histogram of every model relative to a flat one, with the band of a flat one."""
-    models = {
-        name: model["diagrams"][HISTOGRAM][""]["y"] for name, model in scores["models"].items() if name != "climatology"
-    }
-    if scores["oracle"]:
-        models["oracle"] = scores["oracle"][HISTOGRAM]
+def calibration_drawing(scores: Mapping[str, Any], name: str) -> Drawing:
+    """Draw the rank or PIT histogram of raw and the shown model in one panel, and say how flat they are."""
+    found = histograms(scores, ["raw", name])
+    chances = [
+        f"{one} {' and '.join(map(_chance, ps))}"
+        for one, panel in found.items()
+        if None not in (ps := [(panel.get(key) or [None])[0] for key in ("p_chi_square", "p_kolmogorov")])
+    ]
+    note = "Flat: calibrated; U: overconfident; slope: bias."
+    if chances:
+        note += f" Chance that a calibrated forecast is as uneven, and as biased: {'; '.join(chances)}."
+    return _histogram_drawing("calibration", "first", "Trust", note, found, scores, together=True)
+
+
+def histogram_drawing(scores: Mapping[str, Any], names: Sequence[str]) -> Drawing | None:
+    """Draw the rank or PIT histogram of each of `names` and the oracle; None if there are none."""
+    found = histograms(scores, names) | (
+        {"oracle": scores["oracle"]["diagrams"][HISTOGRAM][""]} if scores["oracle"] else {}
+    )
+    note = "Rank and PIT histograms of the other models, as above."
+    return _histogram_drawing("histograms", "calibration", "Other histograms", note, found, scores) if found else None
+
+
+def histograms(scores: Mapping[str, Any], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the data of the rank histogram of each model."""
+    return {name: scores["models"][name]["diagrams"][HISTOGRAM][""] for name in dict.fromkeys(names)}
+
+
+def _histogram_drawing(
+    name: str, section: str, title: str, note: str, found: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Any],
+    together: bool = False,
+) -> Drawing:  # fmt: skip
+    """Draw histograms relative to a flat one, in a panel each or `together`, with the band of a flat one.
+
+    The band is that of the last model of a panel; there is none where the starts do not tell the independent cases.
+    """
     colours = model_colours(scores["models"])
-    heights = {name: np.array(bins, float) * len(bins) for name, bins in models.items()}
-    top = 1.08 * max(float(np.nanmax(bars)) for bars in heights.values())
-    panels, bands = [], {}
-    for name, bars in heights.items():
-        cases = independent_cases(scores, name)
-        low, high = flat_band(len(bars), cases)
-        bands[name] = (cases, low, high)
+    heights = {one: np.array(panel["y"], float) * len(panel["y"]) for one, panel in found.items()}
+    top, panels, bands = 1.08 * max(float(np.nanmax(bars)) for bars in heights.values()), [], {}
+    for one, panel in found.items():
+        cases = (panel.get("independent_cases") or [None])[0]
+        bands[one] = (np.nan, np.nan, np.nan) if cases is None else (cases, *flat_band(len(panel["y"]), cases))
+    for names in [list(heights)] if together else [[one] for one in heights]:
+        bars, (_, low, high) = heights[names[-1]], bands[names[-1]]
         with matplotlib.rc_context(RC):
-            figure, ax = chart(1.3, 0.62)
-            ax.bar(np.arange(len(bars)), bars, width=0.86, color=colours[name])
-            ax.axhspan(low, high, color=FAINT, alpha=0.3, lw=0, zorder=0)
+            figure, ax = chart(1.9 if together else 1.3, 0.62, names if together else ())
+            width = 0.86 / len(names)
+            for k, one in enumerate(names):
+                places = np.arange(len(bars)) + width * (k - (len(names) - 1) / 2)
+                ax.bar(places, heights[one], width=width, color=colours[one], label=one)
+            if np.isfinite(low):
+                ax.axhspan(low, high, color=FAINT, alpha=0.3, lw=0, zorder=0)
             ax.axhline(1, color=INK, lw=1, ls=(0, (3, 2)))
-            ax.set(title=name, ylim=(0, top), ylabel="frequency / flat")
+            ax.set(title="Rank of the analysis" if together else names[0], ylim=(0, top), ylabel="frequency / flat")
             ax.set_xticks([0, len(bars) - 1], ["below all", "above all"])
             ax.tick_params(axis="x", length=0)
-        panels.append(Panel(figure, f"Rank or PIT histogram of {name} relative to a flat one"))
-    rows = [(name, k, bar, *bands[name]) for name, bars in heights.items() for k, bar in enumerate(bars)]
+            if together:
+                add_legend(figure, ax, names)
+        panels.append(Panel(figure, f"Rank or PIT histogram of {' and '.join(names)} relative to a flat one"))
+    rows = [(one, k, bar, *bands[one]) for one, bars in heights.items() for k, bar in enumerate(bars)]
     keys = ("model", "bin", "frequency_relative_to_flat", "independent_cases", "low", "high")
-    note = (
-        "How often the analysis fell below all members (left), above all (right), or between them. A flat histogram is "
-        "calibrated; a U shape is overconfident; a slope is a bias. For distributions, the histogram is of their "
-        "cumulative probability at the analysis, in as many bins. Grey: where 95 % of the bars of a calibrated "
-        "forecast lie, for as many independent cases as the variation between starts suggests; where there are too few "
-        "starts for that, each start counts as one case."
+    if together and np.isfinite(bands[names[-1]][1]):
+        note += " Grey: 95 % of the bars of a calibrated forecast."
+    return Drawing(
+        name, section, title, note, tuple(panels), dict(zip(keys, map(list, zip(*rows, strict=True)), strict=True))
     )
-    columns = dict(zip(keys, map(list, zip(*rows, strict=True)), strict=True))
-    return Drawing("histograms", "calibration", "Calibration of the probabilities", note, tuple(panels), columns)
 
 
-def independent_cases(scores: Mapping[str, Any], name: str) -> float:
-    """Return the number of independent cases of a model's histogram, the number of starts if it is not known."""
-    model = scores["models"].get(name) or {}
-    (found,) = model.get("diagrams", {}).get(HISTOGRAM, {}).get("", {}).get("independent_cases") or (None,)
-    return scores["n_dates"] if found is None else found
+def _chance(p: float) -> str:
+    return "below 0.1 %" if p < 0.001 else f"{100 * p:.1f} %" if p < 0.1 else f"{100 * p:.0f} %"
 
 
 def flat_band(bins: int, cases: float) -> tuple[float, float]:

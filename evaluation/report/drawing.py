@@ -20,12 +20,14 @@ from matplotlib.image import imsave
 from data_pipeline.common.files import atomic_path
 from evaluation.report.figure_style import RC, inline_svg
 
+FIRST_SCREEN = "first"
+"""The section of the figures on the first screen."""
 SECTIONS = {
-    "gain": "Share of the possible gain", "maps": "Maps", "curves": "Skill of parts of the forecasts",
+    "gain": "Share of the possible gain", "curves": "Parts of the forecasts", "maps": "Maps",
     "calibration": "Calibration", "decisions": "Events and decisions", "experts": "Experts",
     "cases": "Single forecasts",
 }  # fmt: skip
-"""Headings of the sections of the page with figures, in their order."""
+"""Headings of the other sections of the page with figures, in their order."""
 PNG_DPI, PNG_COLUMNS = 160, 2
 """Resolution of the PNG files, and how many panels stand beside each other there."""
 
@@ -58,10 +60,10 @@ class Drawing:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{self.name}: the columns of numbers have different lengths, {lengths}")
 
-    def pictures(self) -> Iterator[Markup]:
-        """Yield the panels as SVG elements for a page."""
+    def pictures(self, before: str = "") -> Iterator[Markup]:
+        """Yield the panels as SVG elements for a page, with ids that begin with `before`."""
         for number, panel in enumerate(self.panels):
-            yield inline_svg(panel.figure, f"{self.name}-{number}", panel.alt)
+            yield inline_svg(panel.figure, f"{before}{self.name}-{number}", panel.alt)
 
 
 def write_files(folder: Path, drawing: Drawing) -> None:

@@ -1,4 +1,4 @@
-"""All figures of the report, in the order of the page."""
+"""All figures of the report of a target, in the order of the page."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from evaluation.report.charts import (
     headline_skill,
     score_by_part,
     spread_error,
+    starts_chart,
     threshold_chart,
 )
-from evaluation.report.diagrams import HISTOGRAM, curve_drawing, histogram_drawing
+from evaluation.report.diagrams import HISTOGRAM, calibration_drawing, curve_drawing, histogram_drawing
 from evaluation.report.drawing import Drawing
 from evaluation.report.expert_map import expert_drawing
 from evaluation.report.figure_style import model_colours
@@ -31,53 +32,52 @@ from evaluation.report.maps import (
     map_panel,
     ratio_scale,
 )
-from evaluation.report.series import list_series, meaning_of
-from evaluation.report.shown_data import MapData
-from evaluation.report.tables import display_of
+from evaluation.report.series import list_series
+from evaluation.report.shown_data import MapData, TargetReport
+from evaluation.report.tables import display_of, judge_title
 from evaluation.scoring.scoreboard import judging_score
 
-DRAWN_BY_PART = ("scores:crps", "scores:bias")
-"""Series that have a figure by lead time, region, season and hour."""
 
+def draw_figures(target: TargetReport) -> dict[str, Drawing]:
+    """Return every figure of a target by its file name; a figure without data is absent.
 
-def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawing]:
-    """Return every figure of the report by its file name; a figure without data is absent."""
+    The page shows the first figure of a section, and the others after a click.
+    """
+    scores, fields = target.scores, target.fields
     best, (units, factor) = scores["best"]["model"], display_of(scores)
     corrected = [name for name in scores["models"] if name not in ("raw", "climatology") or name == best]
     everyone = list(scores["models"])
     calibrated = [name for name in everyone if name != "climatology"]
-    drawings: list[Drawing | None] = []
+    drawings: list[Drawing | None] = [*map_drawings(scores, fields, corrected, units, factor)]
+    drawings.append(calibration_drawing(scores, best))
+    drawings.append(starts_chart(scores, target.starts, best) if target.starts else None)
     if scores["oracle"] and any(name not in ("raw", "climatology") for name in everyone):
         drawings.append(gain_chart(scores))
-    drawings += map_drawings(scores, fields, corrected, units, factor)
     drawings.append(
         group_chart(
-            scores, headline_skill(), corrected, title="Skill by lead time, region, season and hour",
-            note="The reduction of each model's CRPS relative to the raw ensemble, the grey line, by the fair CRPS "
-            "where it is valid; bars are 95 % intervals. Seasons and hours are those of the valid time; the tropics "
-            "reach to 20°.",
+            scores, headline_skill(judge_title(scores, corrected)), corrected,
+            title="Gain by lead time, region, season and hour",
+            note="Reduction relative to raw, the grey line; bars are 95 % intervals. Seasons and hours are of the "
+            "valid time; the tropics reach to 20°.",
         )
     )  # fmt: skip
-    for series in list_series(scores):
-        if series.key in DRAWN_BY_PART:
-            title = f"{series.title[0].upper()}{series.title[1:]} by lead time, region, season and hour"
-            note = f"{meaning_of(scores, series)} Bars are 95 % intervals.".replace("`", "")
-            drawings.append(group_chart(scores, score_by_part(series), calibrated, title=title, note=note))
-    drawings.append(histogram_drawing(scores))
+    (bias,) = (one for one in list_series(scores) if one.key == "scores:bias")
+    title = "Bias by lead time, region, season and hour"
+    note = "Mean forecast minus analysis, with 95 % intervals."
+    drawings.append(group_chart(scores, score_by_part(bias), calibrated, title=title, note=note))
     drawings.append(
         group_chart(
-            scores, spread_error(), calibrated, title="Calibration of the spread", section="calibration",
-            kinds=("lead", "region"),
-            note="Expected over actual error of the mean on a logarithmic axis: 1 is calibrated, less is "
-            "overconfident. Grey: within 5 % of 1.",
+            scores, spread_error(), calibrated, title="Spread over error", section="calibration",
+            kinds=("lead", "region"), note="1 is calibrated, less is overconfident. Grey: within 5 % of 1.",
         )
     )  # fmt: skip
-    for name in scores.get("diagram_definitions", {}):
-        if name != HISTOGRAM:
-            drawings.append(curve_drawing(scores, name, everyone))
-    for name, definition in scores.get("definitions", {}).items():
+    drawings.append(histogram_drawing(scores, [name for name in calibrated if name not in ("raw", best)]))
+    for name, definition in scores["definitions"].items():
         if definition["labels"] and definition["best"] == "low":
             drawings.append(threshold_chart(scores, name, corrected))
+    for name in scores["diagram_definitions"]:
+        if name != HISTOGRAM:
+            drawings.append(curve_drawing(scores, name, everyone))
     if fields.experts is not None:
         drawings.append(expert_drawing(Coast(fields.grid, fields.land, fields.earth), fields.experts, best))
     drawings += case_drawings(fields, best, units, factor, model_colours(everyone)[best])
@@ -87,56 +87,51 @@ def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawin
 def map_drawings(
     scores: Mapping[str, Any], fields: MapData, corrected: Sequence[str], units: str, factor: float
 ) -> list[Drawing]:
-    """Return the maps of averages of raw and all corrected models at the longest lead time, amounts times `factor`."""
+    """Return the maps of averages at the longest lead time, amounts times `factor`.
+
+    All corrected models have a map of their gain; bias and spread are those of raw and the shown model.
+    """
     coast, lead, best = Coast(fields.grid, fields.land, fields.earth), f"{fields.lead_time} h", scores["best"]["model"]
-    shown, found = ["raw", *corrected], []
+    found = []
 
     def add(
-        name: str,
-        title: str,
-        note: str,
-        maps: Mapping[str, np.ndarray],
-        scale: ColourScale,
+        name: str, title: str, note: str, maps: Mapping[str, np.ndarray], scale: ColourScale, section: str = "maps",
         tested: np.ndarray | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         panels = tuple(
-            map_panel(coast, field, scale, label, tested if label == best else None) for label, field in maps.items()
+            map_panel(coast, field, scale, label if len(maps) > 1 else "", tested) for label, field in maps.items()
         )
         columns = {label or name: field for label, field in maps.items()}
         if tested is not None:
             columns["significant"] = np.where(np.isfinite(maps[best]), tested, np.nan)
-        found.append(Drawing(name, "maps", title, note, panels, map_numbers(fields.grid, columns)))
-
-    raw = factor * fields.crps["raw"]
-    scale = ColourScale(colour_scale([raw], False), SEQUENTIAL, f"CRPS of the raw ensemble ({units})", "max")
-    note = f"Average CRPS of the raw ensemble at {lead}. Dark: large errors, usually storm tracks and land."
-    add("crps_raw", "Errors of the raw ensemble", note, {"": raw}, scale)
+        found.append(Drawing(name, section, title, note, panels, map_numbers(fields.grid, columns)))
 
     gained = {name: improvement(scores, fields, name) for name in corrected}
-    note = "Blue-green: lower CRPS than the raw ensemble, by the fair CRPS where it is valid; brown: higher. " + (
+    gains = ColourScale(
+        colour_scale(list(gained.values()), True), BETTER, f"{judge_title(scores, corrected)} below raw (%)"
+    )
+    note = f"{best}, {lead} ahead. " + (
         "With few dates, single cells are noisy."
         if fields.significant is None
-        else f"Hatched (points: crossed) on the map of {best}: not significant, with at most 5 % false discoveries; "
-        f"{_share(fields)}."
+        else f"{_share(fields)}; hatched (points: crossed): not significant, with at most 5 % false discoveries."
     )
-    scale = ColourScale(colour_scale(list(gained.values()), True), BETTER, "CRPS below raw (%)")
-    add("improvement", "Improvement", note, gained, scale, fields.significant)
+    add("improvement", "Where", note, {best: gained.pop(best)}, gains, "first", fields.significant)
 
-    bias = {name: factor * fields.bias[name] for name in shown}
+    two = list(dict.fromkeys(["raw", best]))
+    bias = {name: factor * fields.bias[name] for name in two}
     scale = ColourScale(colour_scale(list(bias.values()), True), DIVERGING, f"mean forecast − analysis ({units})")
-    note = (
-        f"Mean forecast minus analysis at {lead}, one colour scale. Red: the forecast is too high. After a good "
-        "correction only noise is left."
-    )
+    note = f"Mean forecast minus analysis at {lead}. After a good correction only noise is left."
     add("bias", "Systematic errors", note, bias, scale)
+    if gained:
+        add("improvement_others", "Gain of the other models", f"At {lead}, without a test.", gained, gains)
 
+    raw = factor * fields.crps["raw"]
+    scale = ColourScale(colour_scale([raw], False), SEQUENTIAL, f"plain CRPS of the raw ensemble ({units})", "max")
+    add("crps_raw", "Errors of the raw ensemble", f"Average at {lead}.", {"": raw}, scale)
     if fields.squared_error:
-        ratios = {name: spread_over_error(fields, name) for name in shown}
+        ratios = {name: spread_over_error(fields, name) for name in two}
         scale = ColourScale(ratio_scale(list(ratios.values())), DIVERGING, "spread / error")
-        note = (
-            f"Expected over actual error of the mean at {lead}. Blue: too narrow, overconfident; red: too wide. With "
-            "few dates, single cells are noisy."
-        )
+        note = f"Expected over actual error of the mean at {lead}. Blue: overconfident; red: too wide."
         add("spread_error_map", "Spread and error", note, ratios, scale)
     return found
 

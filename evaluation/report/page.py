@@ -1,84 +1,101 @@
-"""The report: a single HTML page that needs no other files and can be printed."""
+"""The report: a single HTML page of all targets that needs no other files and can be printed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.files import atomic_write
 from data_pipeline.ledger import omission_texts
-from evaluation.report.drawing import Drawing, sections_of, write_files
+from data_pipeline.task import Variable
+from evaluation.report.drawing import FIRST_SCREEN, Drawing, sections_of, write_files
 from evaluation.report.figures import draw_figures
-from evaluation.report.headline import headline
+from evaluation.report.headline import cannot_say, headline, scored_on
 from evaluation.report.provenance import provenance_terms
 from evaluation.report.rendering import render_page
-from evaluation.report.score_tables import all_scores_table, headline_table, sample_tables, series_by_part
-from evaluation.report.series import sample_size, sample_text
-from evaluation.report.shown_data import MapData
+from evaluation.report.score_tables import all_scores_table, headline_table, scorecard, slice_tables
+from evaluation.report.series import default_series
+from evaluation.report.shown_data import TargetReport
 from evaluation.report.tables import (
     display_of,
     fair_crps_footnote,
     forecast_title,
-    format_years,
     member_count_table,
-    members_table,
-    omission_note,
     omission_parts,
+    variable_title,
 )
-from evaluation.report.verdict import comparisons_note, pairs_table, power_note, verdict
+from evaluation.report.verdict import comparisons_note, pairs_table, verdict
 
 
-def write_report(
-    folder: Path, scores: Mapping[str, Any], fields: MapData, run: Mapping[str, str] | None = None
-) -> None:
-    """Write `report.html`, every figure as `figures/NAME.png`, and its numbers as `figures/NAME.csv` into `folder`.
+def write_report(folder: Path, targets: Sequence[TargetReport], run: Mapping[str, str] | None = None) -> None:
+    """Write `report.html`, and every figure as `figures/NAME.png` with its numbers as `figures/NAME.csv`.
 
-    `run` has facts of this run for the provenance.
+    Each target has its own `figures`. `run` has facts of this run for the provenance.
     """
-    drawings = draw_figures(scores, fields)
-    for drawing in drawings.values():
-        write_files(folder / "figures", drawing)
+    drawings = [draw_figures(target) for target in targets]
+    for target, found in zip(targets, drawings, strict=True):
+        for drawing in found.values():
+            write_files(folder / target.folder / "figures", drawing)
     with atomic_write(folder / "report.html") as file:
-        file.write(page(scores, drawings.values(), run).encode())
+        file.write(page(targets, drawings, run).encode())
 
 
-def page(scores: Mapping[str, Any], drawings: Iterable[Drawing] = (), run: Mapping[str, str] | None = None) -> str:
+def page(
+    targets: Sequence[TargetReport],
+    drawings: Sequence[Mapping[str, Drawing]] | None = None,
+    run: Mapping[str, str] | None = None,
+) -> str:
     """Return the page as HTML."""
-    facts = [
-        f"{scores['split']} {format_years(scores)}",
-        f"{scores['n_dates']} starts, {scores['n_forecasts']} forecasts",
-        f"{scores['members']} raw members",
-        scores["grid"],
-        *filter(None, [omission_note(scores)]),
-    ]
+    every = [target.scores for target in targets]
+    titles = [variable_title(Variable.parse(scores["target"])) for scores in every]
     return render_page(
         "report.html",
-        title=forecast_title(scores),
-        headline=headline(scores),
-        facts=facts,
-        warnings=scores["warnings"],
-        verdict=verdict(scores),
-        power=power_note(scores),
-        comparisons=comparisons_note(scores),
-        sample=sample_text(sample_size(scores, "region", "global")),
-        headline_table=headline_table(scores),
-        fair=fair_crps_footnote(scores),
-        all_scores=all_scores_table(scores),
-        pairs=pairs_table(scores),
-        best_set=scores["best_set"]["text"],
-        members_table=members_table(scores),
-        units=display_of(scores).units,
-        members=scores["members"],
-        levels=scores["levels"],
-        series=list(series_by_part(scores)),
-        sections=sections_of(drawings),
-        member_counts=member_count_table(scores),
-        left_out=left_out_list(scores),
-        samples=sample_tables(scores),
-        definitions=definitions_of(scores),
-        provenance=provenance_terms(scores, run or {}).items(),
+        title=", ".join([*titles[:-1], forecast_title(every[-1])]),
+        headlines=[headline(scores) for scores in every],
+        scorecard=scorecard(targets),
+        scored_on=_each(titles, [list(scored_on(scores)) for scores in every]),
+        warnings=_each(titles, [scores["warnings"] for scores in every]),
+        cannot_say=_each(titles, [list(cannot_say(scores)) for scores in every]),
+        targets=[
+            _part(target, title if len(every) > 1 else "", list(found.values()))
+            for target, title, found in zip(targets, titles, drawings or [{}] * len(every), strict=True)
+        ],
+        left_out=_each(titles, [left_out_list(scores) for scores in every]),
+        provenance=provenance_terms(every[0], run or {}).items(),
     )
+
+
+def _part(target: TargetReport, title: str, drawings: Sequence[Drawing]) -> dict[str, Any]:
+    """Return what the page shows of one target below the first screen."""
+    scores = target.scores
+    return {
+        "title": title,
+        "folder": f"{target.folder}/" if target.folder else "",
+        "first": [drawing for drawing in drawings if drawing.section == FIRST_SCREEN],
+        "verdict": verdict(scores),
+        "comparisons": comparisons_note(scores),
+        "headline_table": headline_table(scores),
+        "units": display_of(scores).units,
+        "members": scores["members"],
+        "fair": fair_crps_footnote(scores),
+        "parts": list(slice_tables(scores, default_series(scores))),
+        "pairs": pairs_table(scores),
+        "best_set": scores["best_set"]["text"],
+        "all_scores": all_scores_table(scores),
+        "definitions": [(one["title"], one["text"]) for one in scores["definitions"].values()],
+        "sections": sections_of(drawings),
+        "member_counts": member_count_table(scores),
+    }
+
+
+def _each(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> list[str]:
+    """Return the texts of all targets: those of all of them once, others after the title of their target."""
+    common = [text for text in texts[0] if all(text in other for other in texts)]
+    own = [
+        f"{title}: {text}" for title, found in zip(titles, texts, strict=True) for text in found if text not in common
+    ]
+    return common + own
 
 
 def left_out_list(scores: Mapping[str, Any]) -> list[str]:
@@ -102,9 +119,3 @@ def leak_audit_parts(scores: Mapping[str, Any]) -> list[str]:
         if model["nearest_days"] is not None
     ]
     return [*days, *found["notes"]]
-
-
-def definitions_of(scores: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield title and text, with its reference, of every score and diagram."""
-    for one in [*scores["definitions"].values(), *scores["diagram_definitions"].values()]:
-        yield one["title"][0].upper() + one["title"][1:], f"{one['text']}\n{one['reference']}"

@@ -1,22 +1,27 @@
-"""Tables of the page: the headline, all scores, every score by slice, and the sample sizes."""
+"""Tables of the page: the scorecard, the headline, all scores, and the gain by slice with sample sizes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from evaluation.report.series import (
-    Series,
-    default_series,
-    kind_title,
-    list_series,
-    list_slices,
-    meaning_of,
-    sample_size,
-    slice_title,
+from data_pipeline.task import Variable
+from evaluation.report.series import Series, kind_title, list_series, list_slices, sample_size, slice_title
+from evaluation.report.shown_data import TargetReport
+from evaluation.report.tables import (
+    INVALID,
+    PageTable,
+    format_amount,
+    format_bound,
+    format_percent,
+    format_ratio,
+    variable_title,
+    with_interval,
 )
-from evaluation.report.tables import INVALID, PageTable, format_amount, format_ratio
 from evaluation.tables.score_json import entry_of
+from evaluation.tables.score_rows import GLOBAL, OVERALL, ScoreRow
 
 HEADLINE_COLUMNS = {
     "fair CRPS": "scores:crps_fair",
@@ -86,12 +91,36 @@ def all_scores_table(scores: Mapping[str, Any]) -> PageTable:
     return PageTable("All scores of all models", ["score", *scores["models"]], rows)
 
 
-def series_by_part(scores: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Yield title, units and meaning of every series, and its tables by part; that of the headline comes first."""
-    first = default_series(scores)
-    for one in [first, *(other for other in list_series(scores) if other != first)]:
-        tables = list(slice_tables(scores, one))
-        yield {"title": one.title, "units": one.units, "meaning": meaning_of(scores, one), "tables": tables}
+def scorecard(targets: Iterable[TargetReport]) -> PageTable:
+    """Return the gain of the shown model of each target (rows: lead times; columns: regions and seasons).
+
+    A mark says what the 95 % interval shows: ▲ better than raw, ▼ worse; without a mark it contains 0.
+    """
+    rows: list[list[str]] = []
+    regions: dict[str, str] = {}
+    seasons: dict[str, str] = {}
+    for target in targets:
+        whole = [row for row in target.gains if row.hour == OVERALL == row.members]
+        found = {(row.lead_time, row.region, row.season): row for row in whole}
+        leads = list(dict.fromkeys(row.lead_time for row in whole))
+        regions |= {label: slice_title("region", label) for label in target.scores["slices"]["region"]}
+        regions.pop("unweighted", None)
+        seasons |= {label: label for label in target.scores["slices"]["season"]}
+        parts = [(label, OVERALL) for label in regions] + [(GLOBAL, label) for label in seasons]
+        title = variable_title(Variable.parse(target.scores["target"]))
+        for lead in leads if len(leads) > 2 else leads[-1:]:
+            cells = [_gain_cell(found.get((lead, *part))) for part in parts]
+            rows.append([f"{title}, {'all' if lead == OVERALL else slice_title('lead', lead)}", *cells])
+    above = [("", 1), ("region", len(regions)), ("season", len(seasons))]
+    return PageTable("Gain of the shown model over raw", ["", *regions.values(), *seasons], rows, above)
+
+
+def _gain_cell(row: ScoreRow | None) -> str:
+    if row is None or math.isnan(row.skill):
+        return NO_REFERENCE
+    interval = None if math.isnan(row.skill_low) else (row.skill_low, row.skill_high)
+    mark = "" if interval is None else "▲ " if interval[0] > 0 else "▼ " if interval[1] < 0 else ""
+    return mark + with_interval(row.skill, interval, partial(format_percent, sign=True), format_bound)
 
 
 def slice_tables(scores: Mapping[str, Any], one: Series) -> Iterator[PageTable]:
@@ -107,13 +136,3 @@ def slice_tables(scores: Mapping[str, Any], one: Series) -> Iterator[PageTable]:
             ]
             rows.append([slice_title(kind, label), *cells, f"{size['n_dates']:,}" if size else NO_REFERENCE])
         yield PageTable(f"{one.title} by {kind_title(kind).lower()}", [kind_title(kind), *models, "starts"], rows)
-
-
-def sample_tables(scores: Mapping[str, Any]) -> Iterator[PageTable]:
-    """Yield a table of the sample sizes of each kind of slices."""
-    for kind, labels in scores["slices"].items():
-        rows = [
-            [slice_title(kind, label), *(f"{size[key]:,}" for key in ("n_dates", "n_forecasts", "cells"))]
-            for label, size in labels.items()
-        ]
-        yield PageTable(f"Sample sizes by {kind}", [kind_title(kind), "starts", "forecasts", "cells of the grid"], rows)

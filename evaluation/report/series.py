@@ -50,7 +50,7 @@ class Series:
         """Return the number of an entry and its interval in `units`; None where there is none."""
         place = _in_entry(self.place)
         value = _follow(entry, place)
-        interval = _follow(entry, ("ci95_skill", *place[1:]) if place[0] == "skill" else ("ci95", *place))
+        interval = _follow(entry, ("ci95", *place))
         return (
             None if value is None else self.factor * value,
             None if interval is None else (self.factor * interval[0], self.factor * interval[1]),
@@ -84,8 +84,8 @@ class Series:
 
 
 def list_series(scores: Mapping[str, Any]) -> list[Series]:
-    """Return every number that an entry can have: comparisons first, then all scores, then their skills."""
-    return [*_comparisons(scores), *_own(scores), *_skills(scores)]
+    """Return every number that an entry can have: comparisons first, then all scores."""
+    return [*_comparisons(scores), *_own(scores)]
 
 
 def list_slices(scores: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -133,21 +133,6 @@ def default_series(scores: Mapping[str, Any]) -> Series:
     return next(one for one in list_series(scores) if one.key == wanted)
 
 
-def meaning_of(scores: Mapping[str, Any], series: Series) -> str:
-    """Return one or two sentences on a series for the reader of its tables."""
-    if series.key.startswith("captured"):
-        kind = "fair" if series.key.endswith("_fair") else "plain"
-        return f"(raw − model) / (raw − oracle), by the {kind} CRPS: 0 % is the raw ensemble, 100 % the oracle."
-    if series.key in DERIVED:
-        kind = "fair CRPS" if series.key.endswith("_fair") else "plain CRPS"
-        return f"The reduction of the {kind} relative to {DERIVED[series.key][1]}. Above 0: better than the reference."
-    definition = scores["definitions"][series.place[1]]
-    if series.place[0] == "skill":
-        return f"The reduction of this score relative to raw. {definition['text']}"
-    best = {"low": " Lower is better.", "high": " Higher is better.", "zero": " 0 is best.", "one": " 1 is best."}
-    return definition["text"] + best.get(definition["best"], "")
-
-
 def _comparisons(scores: Mapping[str, Any]) -> Iterator[Series]:
     models = scores["models"]
     for key, (title, reference) in DERIVED.items():
@@ -174,18 +159,6 @@ def _own(scores: Mapping[str, Any]) -> Iterator[Series]:
             yield Series(
                 ":".join(place), f"{definition['title']} {label}".strip(), place, units, factor, decimals,
                 definition["best"],
-            )  # fmt: skip
-
-
-def _skills(scores: Mapping[str, Any]) -> Iterator[Series]:
-    for name, definition in scores["definitions"].items():
-        if definition["best"] != "low" or name in ("crps", "crps_fair"):
-            continue
-        for label in definition["labels"] or [""]:
-            place = ("skill", name, *([label] if label else []))
-            title = f"{definition['title']} below raw {label}".strip()
-            yield Series(
-                ":".join(place), title, place, "%", 100, 1, "high", ("raw",),
             )  # fmt: skip
 
 

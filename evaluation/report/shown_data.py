@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
+from evaluation.tables.score_rows import ScoreRow
+from evaluation.tables.start_table import StartScores
 
 PLUME_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the corrected quantiles of a plume."""
@@ -102,3 +105,18 @@ class MapData:
     def example(self) -> ExampleForecast:
         """The forecast with the median gain."""
         return self.cases["median"]
+
+
+@dataclass(frozen=True)
+class TargetReport:
+    """Everything that the page shows of one target.
+
+    `folder` is the folder of its files beside the page, "" for the only target. `gains` are the rows of the shown model
+    and the score that judges it, of all lead times, regions and seasons.
+    """
+
+    folder: str
+    scores: Mapping[str, Any]
+    fields: MapData
+    gains: Sequence[ScoreRow] = ()
+    starts: StartScores | None = None

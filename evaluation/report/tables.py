@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from data_pipeline.dates import Dates
 from data_pipeline.ledger import omission_texts
 from data_pipeline.task import Variable
 from data_pipeline.variables.parameters import Display
+from evaluation.scoring.scoreboard import judging_score
 
-BESIDE = "crps_minus_distribution"
 INVALID = "†"
 """Marks models whose members depend on each other, so that their fair CRPS is not valid."""
 COLUMNS = (
@@ -70,6 +69,13 @@ def display_of(scores: Mapping[str, Any]) -> Display:
     return display if display.units else Display(scores["units"])
 
 
+def judge_title(scores: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return the name of the CRPS that judges models: the plain CRPS of a model whose fair one is not valid."""
+    kinds = {judging_score([scores["models"][name]["crps_fair_valid"]]) for name in names}
+    titles = {"crps_fair": "fair CRPS", "crps": "plain CRPS"}
+    return titles[kinds.pop()] if len(kinds) == 1 else f"fair CRPS (where not valid {INVALID}: plain)"
+
+
 def format_years(scores: Mapping[str, Any]) -> str:
     """Return the scored years or dates: `2016–2017`."""
     dates = Dates.from_json(scores["dates"])
@@ -112,26 +118,6 @@ def format_ratio(value: float | None) -> str:
 def format_bound(value: float | None) -> str:
     """Return one end of an interval in per cent, without the sign."""
     return format_percent(value, unit="")
-
-
-def members_table(scores: Mapping[str, Any]) -> PageTable | None:
-    """Return the table of the members that `correct` writes, for the page; None if there are none."""
-    columns = [
-        "model", "CRPS of the distribution", "CRPS of its members", "difference", "vs raw members",
-        "spread / error of the distribution", "spread / error of its members",
-    ]  # fmt: skip
-    difference, gain = partial(format_amount, scores=scores, sign=True), partial(format_percent, sign=True)
-    rows = [
-        (
-            name, format_amount(model["crps"], scores), format_amount(members["crps"], scores),
-            with_interval(members[BESIDE], members["ci95"][BESIDE], difference),
-            with_interval(members["skill_vs_raw"], members["ci95"]["skill_vs_raw"], gain, format_bound),
-            format_ratio(model["spread_skill"]), format_ratio(members["spread_skill"]),
-        )
-        for name, model in scores["models"].items()
-        if (members := model["members"])
-    ]  # fmt: skip
-    return PageTable("Members as written", columns, rows) if rows else None
 
 
 def plain_table(scores: Mapping[str, Any]) -> str:

@@ -6,12 +6,13 @@ Statements about several models, such as p-values, are added from the sums of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from evaluation.scores import all_scores
+from evaluation.scores.rank_histogram import RANK_HISTOGRAM
 from evaluation.scores.ratios import skill
 from evaluation.scores.score import Diagram, Score
 from evaluation.scoring.aggregation import Tally
@@ -19,6 +20,7 @@ from evaluation.scoring.scoreboard import DISTRIBUTION, MEMBERS, REFERENCES, Sco
 from evaluation.significance.intervals import Estimate
 from evaluation.significance.model_comparison import Pairs, best_set, describe_pairs, detectable_differences
 from evaluation.significance.run_means import RunMean
+from evaluation.tables.lead_gain import lead_gains
 from evaluation.tables.score_rows import GLOBAL, Finisher, ScoreRows, whole
 
 SCORES_FORMAT = 6
@@ -38,7 +40,9 @@ def scores_of(board: Scoreboard, target: int, rows: ScoreRows | None = None) -> 
     for name, tally in board.tallies.items():
         models[name] = entries[name, DISTRIBUTION, "region", GLOBAL] | {
             "crps_fair_valid": board.fair_is_valid(name),
-            "diagrams": _diagrams(board, finisher, tally),
+            "diagrams": _diagrams(board, finisher, tally, board.drawn),
+            "central_interval": _central_interval(finisher, tally),
+            "lead_gain": lead_gains(finisher, name),
             "members": entries.get((name, MEMBERS, "region", GLOBAL)),
             "runs": _runs(finisher, name),
             "by": {kind: {} for kind in ("lead", "region", "season", "hour")},
@@ -139,10 +143,10 @@ def _definition(board: Scoreboard, score: Score, target: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _diagrams(board: Scoreboard, finisher: Finisher, tally: Tally) -> dict[str, Any]:
+def _diagrams(board: Scoreboard, finisher: Finisher, tally: Tally, drawn: Iterable[Diagram]) -> dict[str, Any]:
     """Return the data of all diagrams of one model as plain lists, with null for undefined numbers."""
     found: dict[str, Any] = {}
-    for diagram in board.drawn:
+    for diagram in drawn:
         averages = {
             name: finisher.contributions(tally, name) if diagram.by_start else finisher.mean(tally, name).sum(0).value
             for name in diagram.statistics
@@ -153,6 +157,23 @@ def _diagrams(board: Scoreboard, finisher: Finisher, tally: Tally) -> dict[str, 
             for label, panel in panels.items()
         }
     return found
+
+
+def _central_interval(finisher: Finisher, tally: Tally) -> dict[str, Any] | None:
+    """Return the share of the analyses in the central interval of about 80 %, from the bins of the rank histogram.
+
+    `nominal` is the share of these bins, so that it is exact for any number of members; None for two bins.
+    """
+    rank = finisher.mean(tally, "rank")
+    bins = rank.total.shape[-1]
+    if bins < 3:
+        return None
+    outside = max(1, round(0.1 * bins))
+    held = finisher.estimate(lambda share: share[..., outside : bins - outside].sum(-1), [rank])
+    interval = held.interval
+    return {
+        "nominal": 1 - 2 * outside / bins, "held": _number(held.value), "ci95": list(interval) if interval else None,
+    }  # fmt: skip
 
 
 def _left_out(board: Scoreboard, target: int) -> dict[str, Any]:
@@ -236,7 +257,7 @@ def _oracle(board: Scoreboard, finisher: Finisher) -> dict[str, Any] | None:
         "crps": number("crps_fair"),
         "crps_plain": number("crps"),
         "spread_skill": number("spread_skill"),
-        "rank_histogram": finisher.mean(tally, "rank").sum(0).value.tolist(),
+        "diagrams": _diagrams(board, finisher, tally, [RANK_HISTOGRAM]),
     }
 
 

@@ -173,8 +173,7 @@ def test_models_and_batches_are_moved_to_the_device(emos, deepweather, tmp_path,
         deepweather(tmp_path, f"correctors={{emos: {emos}}}", "references=[raw]", "device=gpu")
 
 
-def test_several_targets_get_a_folder_each(archive, deepweather, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate, "write_report", lambda *_: None)
+def test_several_targets_get_a_folder_each_and_one_page(archive, deepweather, tmp_path, capsys):
     archive.oracle_years = ()
     deepweather(tmp_path, "task.targets=[2t,msl]", "task.lead_times=[24,48]", "references=[raw,climatology]")
     for folder, units in (("2t", "K"), ("msl", "Pa")):
@@ -182,6 +181,12 @@ def test_several_targets_get_a_folder_each(archive, deepweather, tmp_path, monke
         assert (scores["target"], scores["units"], scores["oracle"]) == (folder, units, None)
         assert set(scores["models"]["raw"]["by"]["lead"]) == {"24", "48"}
     assert not (tmp_path / "scores.json").exists()
+    page = (tmp_path / "report.html").read_text()
+    for row in ("2 m temperature, +48 h", "Mean sea-level pressure, all"):
+        assert f'<th scope="row">{row}</th>' in page
+    capsys.readouterr()
+    deepweather(tmp_path, "task.targets=[2t,msl]", "task.lead_times=[24,48]", "references=[raw,climatology]")
+    assert "nothing was done" in capsys.readouterr().out
     names = ["2t", "t@850", "2t:24h-mean"]
     assert [str(path) for path in target_folders(Path("r"), Task("x", names, names, [48]))] == [
         "r/2t", "r/t850", "r/2t_24h_mean",
@@ -214,12 +219,12 @@ def test_unfinished_results_are_computed_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
     (tmp_path / "scores.csv").write_text("")
-    assert load_finished([tmp_path], {}) is None
+    assert load_finished(tmp_path, [tmp_path], {}) is None
     (tmp_path / "scores.json").write_text('{"format": 6, "inputs": {}}')
-    assert load_finished([tmp_path], {}) == [{"format": 6, "inputs": {}}]
+    assert load_finished(tmp_path, [tmp_path], {}) == [{"format": 6, "inputs": {}}]
     for name in ("report.html", "scores.csv"):
         (tmp_path / name).rename(tmp_path / "other")
-        assert load_finished([tmp_path], {}) is None
+        assert load_finished(tmp_path, [tmp_path], {}) is None
         (tmp_path / "other").rename(tmp_path / name)
 
 

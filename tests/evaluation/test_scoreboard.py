@@ -107,7 +107,8 @@ def test_skills_are_relative_and_the_true_distribution_captures_everything(score
     assert net["crps"] == pytest.approx(np.pi**-0.5, rel=0.02)
     assert oracle == pytest.approx(np.pi**-0.5, rel=0.05)
     histograms = {name: model["diagrams"]["rank_histogram"][""]["y"] for name, model in models.items()}
-    for one, histogram in ((net, histograms["net"]), (scores["oracle"], scores["oracle"]["rank_histogram"])):
+    of_oracle = scores["oracle"]["diagrams"]["rank_histogram"][""]["y"]
+    for one, histogram in ((net, histograms["net"]), (scores["oracle"], of_oracle)):
         assert one["spread_skill"] == pytest.approx(1, abs=0.03)
         assert histogram == pytest.approx([1 / 11] * 11, abs=0.02)
     assert histograms["raw"][-1] > 0.4

@@ -5,7 +5,7 @@ import itertools
 import matplotlib
 import numpy as np
 import pytest
-from drawn_data import GRID, HOURS, LEADS, LEVELS, MODELS, THRESHOLDS, drawn_fields, drawn_scores
+from drawn_data import GRID, HOURS, LEADS, LEVELS, MODELS, THRESHOLDS, drawn_fields, drawn_target
 from map_pixels import globe_values
 from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from evaluation.report import case_figures
+from evaluation.report.diagrams import calibration_drawing
 from evaluation.report.drawing import write_files
 from evaluation.report.figure_style import (
     MODEL_COLOURS,
@@ -25,13 +26,14 @@ from evaluation.report.figure_style import (
 from evaluation.report.figures import draw_figures
 from evaluation.report.maps import BETTER, DIVERGING, SEQUENTIAL
 
-SCORES, FIELDS = drawn_scores(), drawn_fields()
+TARGET = drawn_target()
+SCORES, FIELDS = TARGET.scores, TARGET.fields
 CORRECTED = [name for name in MODELS if name not in ("raw", "climatology")]
 
 
 @pytest.fixture(scope="module")
 def drawings():
-    return draw_figures(SCORES, FIELDS)
+    return draw_figures(TARGET)
 
 
 def axes_of(drawing, title):
@@ -54,7 +56,7 @@ def bars_of(ax, name):
     ("drawing", "title", "kind", "labels"),
     [
         ("skill", "Lead time", "lead", LEADS), ("skill", "Hour of valid time", "hour", HOURS),
-        ("spread", "Lead time", "lead", LEADS), ("parts_crps", "Lead time", "lead", LEADS),
+        ("spread", "Lead time", "lead", LEADS), ("parts_bias", "Lead time", "lead", LEADS),
     ],
 )  # fmt: skip
 def test_curves_over_time_show_scores_and_intervals(drawings, drawing, title, kind, labels):
@@ -68,7 +70,7 @@ def test_curves_over_time_show_scores_and_intervals(drawings, drawing, title, ki
             values = [100 * one["skill_vs_raw_fair"] for one in entries]
             ends = [100 * np.array(one["ci95"]["skill_vs_raw_fair"]) for one in entries]
         else:
-            score = {"spread": "spread_skill", "parts_crps": "crps"}[drawing]
+            score = {"spread": "spread_skill", "parts_bias": "bias"}[drawing]
             values, ends = [one[score] for one in entries], [one["ci95"][score] for one in entries]
         places = marked(ax)[name]
         np.testing.assert_allclose(places[:, 1], values)
@@ -131,12 +133,39 @@ def test_reliability_has_consistency_bars_and_value_as_forecast_is_a_dotted_line
 
 
 def test_the_band_of_a_histogram_is_that_of_its_independent_cases(drawings):
-    raw, oracle = axes_of(drawings["histograms"], "raw"), axes_of(drawings["histograms"], "oracle")
-    for ax, bins, cases in ((raw, 11, 400), (oracle, 13, 40)):
+    """The shown model has 400 cases and the oracle 40; without a number of cases there is no band."""
+    shown, oracle = axes_of(drawings["calibration"], "Rank of the analysis"), axes_of(drawings["histograms"], "oracle")
+    for ax, bins, cases in ((shown, 11, 400), (oracle, 13, 40)):
         (band,) = [patch for patch in ax.patches if patch.get_width() >= 1]
         counts = np.random.default_rng(0).binomial(cases, 1 / bins, 200_000) * bins / cases
         share = ((counts >= band.get_y()) & (counts <= band.get_y() + band.get_height())).mean()
         assert share == pytest.approx(0.95, abs=0.04)  # counts are whole numbers
+    scores = drawn_target().scores
+    scores["models"]["unet"]["diagrams"]["rank_histogram"][""]["independent_cases"] = [None]
+    ax = calibration_drawing(scores, "unet").panels[0].figure.axes[0]
+    assert [patch for patch in ax.patches if patch.get_width() >= 1] == []
+
+
+def test_the_calibration_shows_raw_and_the_model_and_says_how_flat_they_are(drawings):
+    drawing = drawings["calibration"]
+    bars = [bar.get_height() for bar in axes_of(drawing, "Rank of the analysis").patches if bar.get_width() < 1]
+    found = {name: SCORES["models"][name]["diagrams"]["rank_histogram"][""]["y"] for name in ("raw", "unet")}
+    expected = [11 * share for shares in found.values() for share in shares]
+    np.testing.assert_allclose(bars, expected)
+    np.testing.assert_allclose(drawing.numbers["frequency_relative_to_flat"], expected)
+    assert "raw below 0.1 % and 2.0 %; unet 25 % and 60 %" in drawing.note
+
+
+def test_the_starts_show_the_crps_of_raw_and_the_model(drawings):
+    drawing = drawings["starts"]
+    ax = axes_of(drawing, "fair CRPS by start")
+    values = {name: TARGET.starts.mean(name, "crps_fair").total / 2 for name in ("raw", "unet")}
+    for name, expected in values.items():
+        np.testing.assert_allclose(marked(ax)[name][:, 1], expected)
+        np.testing.assert_allclose(drawing.numbers[name], expected)
+    better = round(100 * (values["unet"] < values["raw"]).mean())
+    assert drawing.note == f"unet is better than raw in {better} % of 40 starts."
+    assert drawing.numbers["start"][1] == "2016-03-07T00:00:00"
 
 
 @pytest.mark.parametrize("case", ["best", "median", "worst"])
@@ -169,7 +198,7 @@ def check_written(drawing, plumes):
 
 def test_a_plume_of_one_lead_time_has_dots_and_boxes():
     fields = drawn_fields(leads=(48,))
-    drawing = draw_figures(SCORES, fields)["plumes_best"]
+    drawing = draw_figures(drawn_target(fields))["plumes_best"]
     for panel, plume in zip(drawing.panels, fields.cases["best"].plumes, strict=True):
         ax = panel.figure.axes[0]
         dots, median, line = ax.lines

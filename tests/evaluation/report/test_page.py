@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_parts import MODELS, make_fields, make_scores, tables_of
+from report_parts import MODELS, SLICES, make_fields, make_scores, make_target, tables_of
 
 from data_pipeline.common.cost_meter import Usage
 from data_pipeline.ledger import Ledger, Omission
 from evaluation.report.charts import gain_chart
 from evaluation.report.figure_style import INK, inline_svg
 from evaluation.report.figures import draw_figures
-from evaluation.report.headline import headline
+from evaluation.report.headline import cannot_say, headline, scored_on
 from evaluation.report.page import page, write_report
 from evaluation.report.provenance import run_facts
-from evaluation.report.score_tables import headline_table
-from evaluation.report.tables import format_amount, member_count_table, members_table, plain_table
+from evaluation.report.score_tables import headline_table, scorecard
+from evaluation.report.tables import format_amount, member_count_table, plain_table
 from evaluation.shown_corrector import lowest_crps
 
 BEST = "net <1>"
 FIGURES = {
-    "gain", "crps_raw", "improvement", "bias", "spread_error_map", "skill", "parts_crps", "parts_bias", "histograms",
-    "spread", "thresholds_brier",
+    "gain", "crps_raw", "improvement", "improvement_others", "bias", "spread_error_map", "calibration", "starts",
+    "skill", "parts_bias", "histograms", "spread", "thresholds_brier",
     *(f"{kind}_{case}" for kind in ("case", "plumes") for case in ("best", "median", "worst")),
 }  # fmt: skip
 
@@ -64,11 +64,16 @@ def entries(scores):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A report that was written once, and its drawings."""
-    folder, drawings = tmp_path_factory.mktemp("report"), draw_figures(make_scores(), make_fields())
+    folder, drawings = tmp_path_factory.mktemp("report"), draw_figures(make_target())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("evaluation.report.page.draw_figures", lambda *_: drawings)
-        write_report(folder, make_scores(), make_fields())
+        write_report(folder, [make_target()])
     return folder, drawings
+
+
+def page_of(scores, **options):
+    """The page of one target without figures."""
+    return page([make_target(scores)], **options)
 
 
 def test_the_page_needs_no_other_files_and_its_figures_share_no_ids(written):
@@ -121,17 +126,17 @@ def test_sections_without_oracle_land_or_correctors_are_left_out(scores, fields)
             one[key] = one["ci95"][key] = None
     assert lowest_crps(scores) == "climatology"
     scores["best"]["model"] = "climatology"
-    found = draw_figures(scores, replace(fields, land=None))
-    assert set(found) == FIGURES - {"gain"}
-    text = page(scores)
-    for absent in ("vs EMOS", ">captured", "The members that correct writes"):
+    found = draw_figures(make_target(scores, replace(fields, land=None)))
+    assert set(found) == FIGURES - {"gain", "histograms", "improvement_others"}
+    text = page_of(scores)
+    for absent in ("vs EMOS", ">captured", "oracle"):
         assert absent not in text
 
 
-def test_climatology_has_maps_if_it_is_shown_beside_other_models(scores, fields):
+def test_every_corrected_model_and_a_shown_climatology_have_a_map(scores, fields):
     scores["best"]["model"] = "climatology"
-    (drawing,) = (one for one in draw_figures(scores, fields).values() if one.name == "improvement")
-    assert len(drawing.panels) == len(scores["models"]) - 1
+    found = draw_figures(make_target(scores, fields))
+    assert len(found["improvement"].panels) + len(found["improvement_others"].panels) == len(scores["models"]) - 1
 
 
 def with_sizes(scores):
@@ -151,7 +156,7 @@ def with_sizes(scores):
 def test_member_counts_have_a_section_and_lines_of_the_terminal(scores):
     before = plain_table(scores).splitlines()
     assert member_count_table(scores) is None
-    (found,) = [table for table in tables_of(page(with_sizes(scores))) if "fair CRPS with" in table[0]]
+    (found,) = [table for table in tables_of(page_of(with_sizes(scores))) if "fair CRPS with" in table[0]]
     above, head, raw, _, _, best = found
     assert above == ["", "", "fair CRPS with", "spread / error with", "", ""]
     assert head == ["model", "base", *2 * ["5", "10", "20"], "claims it", "holds"]
@@ -168,28 +173,115 @@ def plain_headline(scores):
     return headline(scores).replace("**", "")
 
 
-def test_the_headline_states_gains_and_choice(scores):
+def set_parts(scores, **gains):
+    """Give the shown model gains with intervals of ± 0.1 in regions and seasons."""
+    for kind in ("region", "season"):
+        for label in SLICES[kind]:
+            if label != "global":
+                gain = gains.get(label, 0.15)
+                entry = scores["models"][scores["best"]["model"]]["by"][kind][label]
+                entry["skill_vs_raw_fair"], entry["ci95"]["skill_vs_raw_fair"] = gain, [gain - 0.1, gain + 0.1]
+
+
+def test_the_sentence_answers_better_where_when_and_trust(scores):
     assert lowest_crps(scores) == BEST
-    text = plain_headline(scores)
-    assert text.startswith(
-        "net <1> lowers the fair CRPS of the raw ensemble by 30.0 % [29.0, 31.0 %] and that of EMOS by 12.5 % "
-        "[11.5, 13.5 %]. That is 60.0 % of the gain of the oracle"
+    set_parts(scores, tropics=0.35, north=0.05, DJF=0.5)
+    scores["models"][BEST]["by"]["region"]["Alps & north"] = scores["models"][BEST]["by"]["region"]["tropics"] | {
+        "skill_vs_raw_fair": -0.2, "ci95": {"skill_vs_raw_fair": [-0.3, -0.1]}
+    }  # fmt: skip
+    assert plain_headline(scores) == (
+        "The 2 m temperature of net <1> is as good at 3 days as the raw ensemble at 1.9 days [1.8, 2 days]. Its fair "
+        "CRPS is 30.0 % [29.0, 31.0 %] below the raw ensemble's and 12.5 % [11.5, 13.5 %] below that of EMOS. The gain "
+        "is largest over the tropics (35.0 %) and in DJF (50.0 %), smallest in JJA (15.0 %); no gain is shown over the "
+        "north; it is worse than raw over Alps & north. Its intervals are honest: 80 % intervals hold 79 % [77, 81 %] "
+        "of the analyses (raw: 79 %). It captures 60.0 % of the gain of an oracle with the true equations."
     )
-    assert "Of 2 correctors it has the lowest CRPS on these years." in text
-    scores["best"]["by"] = "validation years"
-    assert plain_headline(scores).endswith("Of 2 correctors it had the lowest CRPS on the validation years.")
+    model = scores["models"][BEST]
+    model["lead_gain"] = {"24": {"hours": None, "at_least": 0}, "72": {"hours": None, "at_least": 48}}
+    assert "is better at 3 days than the raw ensemble at its shortest lead time, 24 h. Its" in plain_headline(scores)
+    model["lead_gain"] = None
     state(scores, BEST, skill_vs_raw_fair=-0.25, skill_vs_emos_fair=1 / 6)
     text = plain_headline(scores)
-    assert "net <1> raises the fair CRPS of the raw ensemble by 25.0 % [24.0, 26.0 %]" in text
-    assert "and lowers that of EMOS by 16.7 %" in text
+    assert "of net <1> has a fair CRPS 25.0 % [24.0, 26.0 %] above the raw ensemble's and 16.7 % [15.7, " in text
+
+
+@pytest.mark.parametrize(
+    ("held", "word"), [(0.795, "honest"), (0.785, "slightly too narrow"), (0.6, "too narrow"), (0.9, "too wide")]
+)
+def test_intervals_are_honest_if_they_hold_what_they_say(scores, held, word):
+    scores["models"][BEST]["central_interval"] = {"nominal": 0.8, "held": held, "ci95": [held - 0.01, held + 0.01]}
+    assert f"Its intervals are {word}: 80 % intervals hold" in plain_headline(scores)
+
+
+def test_the_first_screen_says_what_was_scored_and_what_it_cannot_say(scores):
+    assert list(scored_on(scores))[:2] == [
+        f"test 2016–2017: 32 starts, 96 forecasts, 4 raw members; {scores['grid']}",
+        f"models: raw, climatology, emos, {BEST}; shown: {BEST}, which had the lowest CRPS on the scored years",
+    ]
+    text = "; ".join(cannot_say(scores))
+    for part in (
+        f"a true gain of {BEST} below 2.3 % (raw) of raw's CRPS is missed",
+        "2 years do not show how the gain differs between years",
+        "chosen on the scored years", "the truth is simulated",
+    ):  # fmt: skip
+        assert part in text
+    assert "lead time needs" not in text
+    scores["best"]["by"], scores["models"][BEST]["lead_gain"] = "validation years", None
+    text = "; ".join(cannot_say(scores))
+    assert "a gain in lead time needs two lead times" in text
+    assert "chosen on" not in text
+
+
+def test_the_scorecard_has_a_row_for_each_target_and_lead_time(scores):
+    """Marks follow the intervals: ▲ above 0, ▼ below 0."""
+    targets = [make_target(scores), make_target(make_scores() | {"target": "msl", "units": "Pa"}, folder="msl")]
+    table = scorecard(targets)
+    regions, seasons = [label for label in SLICES["region"] if label != "unweighted"], SLICES["season"]
+    assert list(table.columns) == ["", *regions, *seasons]
+    names = [f"{title}, {lead}" for title in ("2 m temperature", "Mean sea-level pressure")
+             for lead in ("all", "+24 h", "+48 h", "+72 h")]  # fmt: skip
+    assert [row[0].lower() for row in table.rows] == [name.lower() for name in names]
+    parts = [(label, "all") for label in regions] + [("global", label) for label in seasons]
+    for lead, row in zip(("all", "24", "48", "72"), table.rows, strict=False):
+        for (region, season), cell in zip(parts, row[1:], strict=True):
+            (one,) = [r for r in targets[0].gains if (r.lead_time, r.region, r.season) == (lead, region, season)]
+            mark = "▲ " if one.skill_low > 0 else "▼ " if one.skill_high < 0 else ""
+            assert cell.startswith(f"{mark}{'+' if one.skill > 0 else '−'}{abs(100 * one.skill):.1f} % [")
+    text = page(targets)
+    better = sum(cell.startswith("▲") for row in table.rows for cell in row)
+    assert text.count('<td class="better">') == better > 0
+    assert text.count('<td class="worse">') == sum(cell.startswith("▼") for row in table.rows for cell in row) > 0
+
+
+def test_two_targets_share_one_page(tmp_path, scores):
+    """Each has its own figures and sections; what is common is said once."""
+    targets = [
+        make_target(scores, folder="2t"),
+        make_target(make_scores(1) | {"target": "msl", "units": "Pa"}, folder="msl"),
+    ]
+    drawings = [{name: draw_figures(one)[name] for name in ("improvement", "bias")} for one in targets]
+    text = page(targets, drawings)
+    ids = re.findall(r"""\sid=["']?([^"'> ]+)""", text)
+    assert len(set(ids)) == len(ids)
+    assert {f'href="{folder}/figures/bias.png"' in text for folder in ("2t", "msl")} == {True}
+    assert text.count('<p class="warning">') == text.count("What this cannot say") == text.count("<nav") == 1
+    assert text.count('<p class="headline">') == text.count(">Models</h3>") == 2
+
+
+def test_the_page_is_short(written):
+    """Without numbers of tables, and of what opens with a click."""
+    text = (written[0] / "report.html").read_text()
+    for part in ("style", "svg", "details", "table"):
+        text = re.sub(rf"<{part}.*?</{part}>", " ", text, flags=re.DOTALL)
+    assert len(re.sub("<[^>]*>", " ", text).split()) < 1000
 
 
 def test_a_model_chosen_by_the_option_is_shown_without_explanation(scores, fields):
     scores["best"] = {"model": "emos", "by": "option"}
     text = plain_headline(scores)
-    assert text.startswith("emos lowers the fair CRPS of the raw ensemble by 20.0 % [19.0, 21.0 %]. That is 40.0 %")
-    assert "lowest" not in text
-    assert '<tr class="best"><th scope="row">emos</th>' in page(scores)
+    assert "fair CRPS is 20.0 % [19.0, 21.0 %] below the raw ensemble's. The gain" in text
+    assert "shown: emos, as asked" in "".join(scored_on(scores))
+    assert '<tr class="best"><th scope="row">emos</th>' in page_of(scores)
 
 
 def test_dependent_members_are_compared_by_plain_scores(scores, fields):
@@ -199,22 +291,22 @@ def test_dependent_members_are_compared_by_plain_scores(scores, fields):
     scores["models"][BEST]["crps_fair_valid"] = False
     assert lowest_crps(scores) == "emos"
     text = plain_headline(scores)
-    assert text.startswith("net <1> lowers the plain CRPS of the raw ensemble by 17.5 %")
-    assert "That is 35.0 % of the gain" in text
+    assert "Its plain CRPS is 17.5 % [16.5, 18.5 %] below" in text
+    assert "It captures 35.0 % of the gain" in text
     plain = plain_table(scores)
     assert f"† the members of {BEST} depend on each other: their fair CRPS can be lower" in plain
-    assert "† the members of net &lt;1&gt; depend on each other" in page(scores)
+    assert "† the members of net &lt;1&gt; depend on each other" in page_of(scores)
     (row,) = [line.split() for line in plain.splitlines() if line.startswith(BEST)]
     assert row[2:8] == ["0.330", "0.100†", "+17.5", "%†", "[16.5,", "18.5]"]
     assert row[-6:-2] == ["35.0", "%†", "35.0", "%"]
-    pictures = draw_figures(scores, fields)
+    pictures = draw_figures(make_target(scores, fields))
     assert [text.get_text() for text in pictures["gain"].panels[0].figure.axes[0].texts] == ["40 %", "35 %"]
 
 
 def test_cells_and_forecasts_left_out_are_counted(scores, fields):
     scores["oracle"]["n_forecasts"] = 96
     assert "left out" not in plain_table(scores)
-    whole = page(scores)
+    whole = page_of(scores)
     assert "<li>96 of 96 forecasts that are valid on the scored dates are used.</li>" in whole
     assert "<li>No cell of these forecasts is left out.</li>" in whole
     scores["oracle"]["n_forecasts"] = 80
@@ -227,7 +319,7 @@ def test_cells_and_forecasts_left_out_are_counted(scores, fields):
         "1 left out with no analysis at their valid time, first 1970-01-01T00:00 + 48 h",
         "1 used with a missing field, which models see as masked, first 1970-01-01T00:00 + 24 h (2t truth; an.grib)",
     ]
-    counted, plain = page(scores), plain_table(scores)
+    counted, plain = page_of(scores), plain_table(scores)
     for part in parts:
         assert part in plain
         assert f"<li>{part}.</li>" in counted
@@ -242,7 +334,7 @@ def test_tables_and_warnings_are_complete(scores, fields):
     assert "+30.0 % [29.0, 31.0]" in plain
     assert "2 m temperature, 24, 48 and 72 h ahead: test 2016–2017, 32 starts; CRPS in K" in plain
     assert {len(row) for row in table.rows} == {len(table.columns)}
-    assert '<p class="warning">a &lt;warning&gt;</p>' in page(scores)
+    assert '<p class="warning">a &lt;warning&gt;</p>' in page_of(scores)
     assert plain.endswith("warning: a <warning>")
 
 
@@ -252,11 +344,10 @@ def test_precipitation_in_m_is_shown_in_mm(scores, fields):
     expected = plain_table(scores).replace("2 m temperature", "Total precipitation over 24 h")
     assert plain_table(rain) == expected.replace("CRPS in K", "CRPS in mm")
     assert headline_table(rain) == headline_table(scores)
-    assert members_table(rain) == members_table(scores)
-    assert "CRPS in mm, area-weighted" in page(rain)
+    assert "CRPS in mm, area-weighted" in page_of(rain)
     small = {name: divided(getattr(fields, name)) for name in ("crps", "crps_fair", "bias", "cases")}
-    ours = draw_figures(rain, replace(fields, **small))
-    for name, drawing in draw_figures(scores, fields).items():
+    ours = draw_figures(make_target(rain, replace(fields, **small), amount=1e-3))
+    for name, drawing in draw_figures(make_target(scores, fields)).items():
         for panel, again in zip(drawing.panels, ours[name].panels, strict=True):
             for one, other in zip(panel.figure.axes, again.figure.axes, strict=True):
                 assert other.get_xlabel() == one.get_xlabel().replace("(K)", "(mm)").replace("K", "mm")
@@ -320,7 +411,7 @@ def test_facts_of_a_run(seconds, joules, duration, energy):
 
 
 def test_the_provenance_has_every_fingerprint():
-    text = page(make_scores(), run={"Written": "today"})
+    text = page_of(make_scores(), run={"Written": "today"})
     terms = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     assert f"numpy {np.__version__}" in terms.pop("Software")
     assert terms.items() >= {

@@ -5,8 +5,8 @@ import re
 import pytest
 from report_parts import COMPARED, MODELS, SCORES, SLICES, make_scores
 
-from evaluation.report.score_tables import sample_tables, series_by_part
-from evaluation.report.series import Series, default_series, list_series, meaning_of
+from evaluation.report.score_tables import slice_tables
+from evaluation.report.series import Series, default_series, list_series
 from evaluation.report.verdict import comparison_count, comparisons_note, pairs_table, power_note, verdict
 from evaluation.tables.score_json import entry_of
 
@@ -19,10 +19,8 @@ def scores():
 def test_every_score_and_comparison_is_a_series(scores):
     keys = [one.key for one in list_series(scores)]
     labelled = [
-        f"{kind}:{name}" + (f":{label}" if label else "")
-        for kind in ("scores", "skill")
-        for name, (_, best, labels) in SCORES.items()
-        if kind == "scores" or (best == "low" and name not in ("crps", "crps_fair"))
+        f"scores:{name}" + (f":{label}" if label else "")
+        for name, (_, _, labels) in SCORES.items()
         for label in labels or ("",)
     ]
     assert sorted(keys) == sorted([*COMPARED, *labelled])
@@ -33,8 +31,8 @@ def test_numbers_are_in_the_units_that_people_read(scores):
     for one in list_series(rain):
         entry = rain["models"]["emos"]["by"]["region"]["tropics"]
         value, interval = one.of(entry)
-        found, ends = (entry["skill"], entry["ci95_skill"]) if one.place[0] == "skill" else (entry, entry["ci95"])
-        for name in one.place[one.place[0] in ("scores", "skill") :]:
+        found, ends = entry, entry["ci95"]
+        for name in one.place[one.place[0] == "scores" :]:
             found, ends = found[name], ends[name]
         amount = one.place[0] == "scores" and one.place[1] in ("crps", "crps_fair", "rmse", "bias", "spread")
         factor = 1000 if amount else 1 if one.place[0] == "scores" else 100
@@ -47,33 +45,26 @@ KINDS = [kind for kind in SLICES if kind != "hour"]
 """A single hour repeats the whole."""
 
 
-def test_every_score_is_shown_by_every_kind_of_slice_with_sample_sizes(scores):
-    for series, shown in zip(list_series(scores), series_by_part(scores), strict=True):
-        assert shown["title"] == series.title
-        for kind, table in zip(KINDS, shown["tables"], strict=True):
-            assert table.columns[1:] == [*MODELS, "starts"]
-            for label, (_, *cells, starts) in zip(SLICES[kind], table.rows, strict=True):
-                assert starts == f"{scores['slices'][kind][label]['n_dates']:,}"
-                for model, text in zip(MODELS, cells, strict=True):
-                    value, interval = series.of(entry_of(scores, model, kind, label))
-                    if value is None or series.leaves_out(model):
-                        assert text == "–"
-                        continue
-                    numbers = [float(number) for number in re.findall(r"-?\d+\.?\d*", text.replace("−", "-"))]
-                    half = 0.51 if series.units == "%" else 0.51 * 10**-series.decimals
-                    assert numbers == pytest.approx([value, *interval], abs=half)
-    rows = [row for table in sample_tables(scores) for row in table.rows]
-    sizes = [size for labels in scores["slices"].values() for size in labels.values()]
-    assert [row[-3:] for row in rows] == [
-        [f"{size[key]:,}" for key in ("n_dates", "n_forecasts", "cells")] for size in sizes
-    ]
+def test_the_gain_is_shown_by_every_kind_of_slice_with_sample_sizes(scores):
+    series = default_series(scores)
+    for kind, table in zip(KINDS, slice_tables(scores, series), strict=True):
+        assert table.columns[1:] == [*MODELS, "starts"]
+        for label, (_, *cells, starts) in zip(SLICES[kind], table.rows, strict=True):
+            assert starts == f"{scores['slices'][kind][label]['n_dates']:,}"
+            for model, text in zip(MODELS, cells, strict=True):
+                value, interval = series.of(entry_of(scores, model, kind, label))
+                if value is None or series.leaves_out(model):
+                    assert text == "–"
+                    continue
+                numbers = [float(number) for number in re.findall(r"-?\d+\.?\d*", text.replace("−", "-"))]
+                assert numbers == pytest.approx([value, *interval], abs=0.51)
 
 
 def test_a_reference_is_not_compared_with_itself(scores):
     for one in list_series(scores):
         against = {name for name in MODELS if name in one.key.split("_")}
-        if one.key.startswith("skill_vs") or one.place[0] == "skill":
-            assert set(one.without) == (against or {"raw"})
+        if one.key.startswith("skill_vs"):
+            assert set(one.without) == against
         elif one.key.startswith("captured"):
             assert set(one.without) == {"raw", "climatology"}
         else:
@@ -87,18 +78,6 @@ def test_the_first_score_is_that_of_the_headline(scores):
     assert default_series(other).key == "skill_vs_raw"
     other["models"]["net <1>"]["skill_vs_raw"] = None
     assert default_series(other).key == "scores:crps"
-
-
-def test_definitions_say_what_is_best(scores):
-    texts = {one.key: meaning_of(scores, one) for one in list_series(scores)}
-    assert texts["scores:crps"] == "Text of CRPS < 1. Lower is better."
-    assert texts["scores:bias"].endswith("0 is best.")
-    assert texts["scores:spread_skill"].endswith("1 is best.")
-    assert texts["scores:spread"] == "Text of spread < 1."
-    assert "fair CRPS relative to emos" in texts["skill_vs_emos_fair"]
-    assert "plain CRPS relative to climatology" in texts["skill_vs_climatology"]
-    assert "by the fair CRPS" in texts["captured_fair"]
-    assert texts["skill:brier:> 0 °C"].startswith("The reduction of this score relative to raw.")
 
 
 @pytest.mark.parametrize(
