@@ -25,14 +25,16 @@ def main(cfg: DictConfig) -> None:
         raise InputError(f"run_dir must be the path of a folder, got {cfg.run_dir!r}")
     given, folder = runs_of(plain(cfg)["runs"]), Path(cfg.run_dir)
     found = watched(given.items(), "reading: run", len(given))
-    runs = [RunScores.load(name, path, SCORES_FORMAT) for name, path in found]
-    if len(runs) < 2:
+    runs = [run for name, path in found for run in RunScores.load_targets(name, path, SCORES_FORMAT)]
+    if len(given) < 2:
         raise InputError(f"compare needs two runs or more, got only {next(iter(given.values()))}")
-    comparison = RunComparison.of(runs)
-    write_comparison(folder / "compare.csv", comparison)
+    comparisons = RunComparison.of_targets(runs)
+    compared = [run for comparison in comparisons for run in comparison.runs]
+    notes = [f"only {run.name} scores {run.scores['target']}" for run in runs if run not in compared]
+    write_comparison(folder / "compare.csv", comparisons)
     with atomic_write(folder / "compare.html") as file:
-        file.write(comparison_page(comparison).encode())
-    print(plain_comparison(comparison))
+        file.write(comparison_page(comparisons, notes).encode())
+    print("\n\n".join(map(plain_comparison, comparisons)), *(f"note: {text}" for text in notes), sep="\n")
     print(f"wrote {folder}/compare.html and {folder}/compare.csv")
 
 

@@ -40,6 +40,17 @@ class RunScores:
     scores: Mapping[str, Any]
 
     @classmethod
+    def load_targets(cls, name: str, path: Path, wanted: int) -> list[RunScores]:
+        """Read the `scores.json` of every target of a run: the file, the one in a folder, or those in its folders."""
+        several = path.is_dir() and not (path / "scores.json").exists()
+        files = sorted(path.glob("*/scores.json")) if several else []
+        found = [cls.load(name, file, wanted) for file in files or [path]]
+        if len({run.scores["target"] for run in found}) < len(found):
+            folders = ", ".join(file.parent.name for file in files)
+            raise InputError(f"{path} holds several runs of one target; name one of its folders: {folders}")
+        return found
+
+    @classmethod
     def load(cls, name: str, path: Path, wanted: int) -> RunScores:
         """Read a `scores.json`, or the one in a folder, of the format `wanted`."""
         file = path / "scores.json" if path.is_dir() else path
@@ -51,9 +62,7 @@ class RunScores:
                     f"{path} holds training, no scores: see its curves with tensorboard --logdir {path}, or score "
                     "correctors with deepweather evaluate and compare those runs"
                 ) from None
-            folders = sorted(one.parent.name for one in path.glob("*/scores.json")) if path.is_dir() else []
-            hint = f"name one of its folders: {', '.join(folders)}" if folders else "name a scores.json or its folder"
-            raise InputError(f"cannot read {file} ({error.strerror}); {hint}") from None
+            raise InputError(f"cannot read {file} ({error.strerror}); name a scores.json or its folder") from None
         except ValueError:
             raise InputError(f"{file} is not JSON, so it is no scores.json of deepweather evaluate") from None
         if not isinstance(scores, dict) or not {"format", "models", "target"} <= scores.keys():
@@ -133,6 +142,14 @@ class RunComparison:
                         f"{first.scores['target']} in {first.scores['units']}; compare runs of one target"
                     )
         return cls(tuple(runs))
+
+    @classmethod
+    def of_targets(cls, runs: Sequence[RunScores]) -> list[RunComparison]:
+        """Return the comparison of every target that two runs or more have; without one, `InputError` says why."""
+        by_target: dict[str, list[RunScores]] = {}
+        for run in runs:
+            by_target.setdefault(run.scores["target"], []).append(run)
+        return [cls.of(found) for found in by_target.values() if len(found) > 1] or [cls.of(runs)]
 
     @cached_property
     def groups(self) -> list[list[RunScores]]:
@@ -269,16 +286,16 @@ def _repeated(folders: Sequence[Path]) -> Path:
     return next(one for one, other in pairwise(ordered) if one == other)
 
 
-def write_comparison(path: Path, comparison: RunComparison) -> None:
-    """Write a row for each run, model, score and label, with intervals, and the difference to the first run."""
+def write_comparison(path: Path, comparisons: Sequence[RunComparison]) -> None:
+    """Write a row for each target, run, model, score and label, with intervals, and the difference to the first run."""
     columns = (
-        "run", "model", "score", "label", "units", "value", "low", "high", "skill", "skill_low", "skill_high",
+        "target", "run", "model", "score", "label", "units", "value", "low", "high", "skill", "skill_low", "skill_high",
         "first_run", "minus_first", "minus_first_low", "minus_first_high", "n_forecasts", "n_dates",
     )  # fmt: skip
     with atomic_path(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(columns)
-        for one in comparison.models:
+        for comparison, one in ((comparison, one) for comparison in comparisons for one in comparison.models):
             run = next(run for run in comparison.runs if run.name == one.run)
             first = next((run for run in comparison.runs if run.name == one.first_run), None)
             for score, definition in run.scores["definitions"].items():
@@ -296,7 +313,9 @@ def write_comparison(path: Path, comparison: RunComparison) -> None:
                     texts = [_csv(number) for number in (value, *ends, gain, *gain_ends)]
                     size = run.scores["n_forecasts"], run.scores["n_dates"]
                     further = one.first_run, *map(_csv, minus), *size
-                    table.writerow([one.run, one.model, score, label or "", units, *texts, *further])
+                    table.writerow(
+                        [run.scores["target"], one.run, one.model, score, label or "", units, *texts, *further]
+                    )
 
 
 def _of(label: str | None, found: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Charts of the report: share of the oracle's gain; skill, spread and other scores by lead time, region and season."""
+"""Charts of the report: skill, spread and other scores by lead time, region and season, and the CRPS by start."""
 
 from __future__ import annotations
 
@@ -85,59 +85,6 @@ def score_by_part(series: Series) -> Quantity:
     label = f"{series.title} ({series.units})" if series.units else series.title
     reference = 0 if series.best == "zero" else None
     return Quantity(f"parts_{series.place[-1]}", label, lambda _, entry: series.of(entry), reference=reference)
-
-
-def gain_chart(scores: Mapping[str, Any]) -> Drawing:
-    """Draw the captured share of the oracle's gain: 0 is the raw ensemble, 100 % the oracle.
-
-    The bar uses the fair CRPS where it is valid; a diamond shows the share by the plain CRPS.
-    """
-    models = {
-        n: m for n, m in scores["models"].items() if n not in ("raw", "climatology") and m["captured"] is not None
-    }
-    colours = model_colours(scores["models"])
-    keys = {name: headline_keys(model)[1] for name, model in models.items()}
-    shares = np.array([100 * model[keys[name]] for name, model in models.items()])
-    plain = np.array([100 * model["captured"] for model in models.values()])
-    ends = np.array([model["ci95"][keys[name]] or NO_ENDS for name, model in models.items()], float) * 100
-    low = min(0.0, float(np.nanmin([*shares, *plain, *ends.ravel()])))
-    high = max(0.0, float(np.nanmax([*shares, *plain, *ends.ravel()])))
-    with matplotlib.rc_context(RC):
-        figure, ax = chart(0.34 * len(models) + 0.05, label_width(list(models)), titled=False)
-        for row, name in enumerate(models):
-            ax.barh(row, shares[row], color=colours[name], height=0.6)
-            if np.isfinite(ends[row, 0]):
-                ax.plot(ends[row], [row, row], color=INK, lw=1.4, solid_capstyle="butt")
-            ax.plot(plain[row], row, "d", color=INK, ms=4, mfc="none")
-            place = float(np.nanmax([shares[row], plain[row], *ends[row], 0]))
-            ax.annotate(
-                f"{shares[row]:.0f} %".replace("-", "−"),
-                (place, row),
-                (5, 0),
-                textcoords="offset points",
-                va="center",
-                fontweight="bold",
-            )
-        zero_line(ax, "x")
-        # The axis ends at the oracle if the models come near it, otherwise a little beyond the best model.
-        end = 100.0 if high > 60 else 1.2 * high + 2
-        span = max(end, high) - low
-        ax.set(xlim=(low - 0.02 * span if low else 0, max(end, high) + 0.14 * span), ylim=(len(models) - 0.5, -0.5))
-        if max(end, high) >= 100:
-            zero_line(ax, "x", 100, colours["oracle"])
-        ax.set_yticks(range(len(models)), list(models), fontsize=9)
-        ax.set_xlabel("share of the oracle's gain (%)")
-        rule(ax, "x")
-    return Drawing(
-        "gain", "gain", "Captured by each model",
-        "0 is the raw ensemble, 100 % the oracle, whose members are drawn like the truth and follow the true "
-        "equations: an upper limit. Bar: by the fair CRPS, with its 95 % interval; diamond: by the plain CRPS.",
-        (Panel(figure, "Bars of the captured share of the oracle's gain for each model"),),
-        {
-            "model": list(models), "captured_percent": shares, "low": ends[:, 0], "high": ends[:, 1],
-            "plain_percent": plain,
-        },
-    )  # fmt: skip
 
 
 def group_chart(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from data_pipeline.task import Variable
 from evaluation.report.rendering import render_page
 from evaluation.report.tables import (
     PageTable,
@@ -15,6 +16,7 @@ from evaluation.report.tables import (
     format_bound,
     format_percent,
     format_years,
+    variable_title,
 )
 from evaluation.run_comparison import ComparedModel, RunComparison, RunScores
 from evaluation.scoring.scoreboard import headline_keys
@@ -24,20 +26,33 @@ PLAIN = "†"
 """Marks a plain CRPS among fair ones."""
 
 
-def comparison_page(comparison: RunComparison) -> str:
-    """Return the page as HTML."""
-    first = comparison.runs[0].scores
+def comparison_page(comparisons: Sequence[RunComparison], notes: Sequence[str] = ()) -> str:
+    """Return the page of all targets as HTML, with further `notes`."""
+    every = [one.runs[0].scores for one in comparisons]
+    titles = [variable_title(Variable.parse(scores["target"])) for scores in every]
+    parts = list(zip(titles if len(every) > 1 else [""], comparisons, strict=True))
+    groups = [(title, one, group) for title, one in parts for group in one.groups]
     return render_page(
         "comparison.html",
-        title=forecast_title(first),
-        headline=headline_of(comparison),
-        facts=[f"{len(comparison.runs)} runs", f"CRPS in {display_of(first).units}"],
-        warnings=comparison.notes(),
-        ranking=[(", ".join(run.name for run in group), _ranking(comparison, group)) for group in comparison.groups],
-        models=_models(comparison),
-        slices=list(_slices(comparison)),
-        runs=_runs(comparison),
+        title=", ".join([*titles[:-1], forecast_title(every[-1])]),
+        headline=" ".join(_titled(title, headline_of(one)) for title, one in parts),
+        facts=[
+            f"{len(comparisons[0].runs)} runs",
+            f"CRPS in {', '.join(display_of(scores).units for scores in every)}",
+        ],
+        warnings=[*notes, *(_titled(title, text) for title, one in parts for text in one.notes())],
+        ranking=[
+            (_titled(title, ", ".join(run.name for run in group)) if len(groups) > 1 else "", _ranking(one, group))
+            for title, one, group in groups
+        ],
+        models=[(title, _models(one)) for title, one in parts],
+        slices=[(_titled(title, table.label), table) for title, one in parts for table in _slices(one)],
+        runs=[(title, _runs(one)) for title, one in parts],
     )
+
+
+def _titled(title: str, text: str) -> str:
+    return f"{title}: {text}" if title else text
 
 
 def headline_of(comparison: RunComparison) -> str:

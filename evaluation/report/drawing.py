@@ -23,9 +23,8 @@ from evaluation.report.figure_style import RC, inline_svg
 FIRST_SCREEN = "first"
 """The section of the figures on the first screen."""
 SECTIONS = {
-    "gain": "Share of the possible gain", "curves": "Parts of the forecasts", "maps": "Maps",
-    "calibration": "Calibration", "decisions": "Events and decisions", "experts": "Experts",
-    "cases": "Single forecasts",
+    "curves": "Parts of the forecasts", "maps": "Maps", "calibration": "Calibration",
+    "decisions": "Events and decisions", "experts": "Experts", "cases": "Single forecasts",
 }  # fmt: skip
 """Headings of the other sections of the page with figures, in their order."""
 PNG_DPI, PNG_COLUMNS = 160, 2

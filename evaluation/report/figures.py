@@ -9,7 +9,6 @@ import numpy as np
 
 from evaluation.report.case_figures import case_drawings
 from evaluation.report.charts import (
-    gain_chart,
     group_chart,
     headline_skill,
     score_by_part,
@@ -51,8 +50,6 @@ def draw_figures(target: TargetReport) -> dict[str, Drawing]:
     drawings: list[Drawing | None] = [*map_drawings(scores, fields, corrected, units, factor)]
     drawings.append(calibration_drawing(scores, best))
     drawings.append(starts_chart(scores, target.starts, best) if target.starts else None)
-    if scores["oracle"] and any(name not in ("raw", "climatology") for name in everyone):
-        drawings.append(gain_chart(scores))
     drawings.append(
         group_chart(
             scores, headline_skill(judge_title(scores, corrected)), corrected,

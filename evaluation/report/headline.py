@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from data_pipeline.dates import Dates
+from data_pipeline.ledger import omission_texts
 from data_pipeline.task import Variable
 from evaluation.report.series import list_slices, slice_title
 from evaluation.report.tables import (
@@ -13,7 +14,7 @@ from evaluation.report.tables import (
     format_bound,
     format_percent,
     format_years,
-    omission_note,
+    omission_parts,
     variable_title,
 )
 from evaluation.scoring.scoreboard import headline_keys
@@ -64,8 +65,8 @@ def lead_sentence(gains: Mapping[str, Any] | None) -> str:
         if one["hours"] is not None:
             equal = f"**{days(lead - one['hours'])}**"
             if one["ci95"]:
-                low, high = (days(lead - hours) for hours in reversed(one["ci95"]))
-                equal += f" [{low.removesuffix(' days')}, {high}]" if low.endswith(" days") else f" [{low}, {high}]"
+                low, high = (lead - hours for hours in reversed(one["ci95"]))
+                equal += f" [{low / 24:.1f}, {high / 24:.1f} days]"
             return f"is as good at {days(lead)} as the raw ensemble at {equal}"
     for lead, one in reversed(known):
         if one["at_least"]:
@@ -135,18 +136,23 @@ def trust_sentence(scores: Mapping[str, Any]) -> str:
 
 
 def scored_on(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was scored: dates, sample, models, and the distance of the fits from the scored dates."""
+    """Yield what was scored: dates, sample, models, what was left out, and how far fits are from the scored dates."""
     starts, forecasts = scores["n_dates"], scores["n_forecasts"]
     yield (
         f"{scores['split']} {format_years(scores)}: {starts} starts, {forecasts} forecasts, {scores['members']} raw "
         f"members; {scores['grid']}"
     )
     yield f"models: {', '.join(scores['models'])}; shown: {scores['best']['model']}, {_choice(scores)}"
-    near = scores["leak_audit"]["models"].get(scores["best"]["model"], {}).get("nearest_days")
-    if near is not None:
-        yield f"nearest date of a fit of {scores['best']['model']}: {near:,} days from the scored dates"
-    if note := omission_note(scores):
-        yield note
+    ledger, audit = scores["ledger"], scores["leak_audit"]
+    yield f"{ledger['used']:,} of {ledger['forecasts']:,} forecasts that are valid on these dates are used"
+    yield from omission_texts(ledger)
+    yield from omission_parts(scores) or ["no cell of these forecasts is left out"]
+    days = [
+        f"{name} {one['nearest_days']:,}" for name, one in audit["models"].items() if one["nearest_days"] is not None
+    ]
+    if days:
+        yield f"days from the dates of fits to the nearest scored date: {', '.join(days)}"
+    yield from audit["notes"]
 
 
 def cannot_say(scores: Mapping[str, Any]) -> Iterator[str]:

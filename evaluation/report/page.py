@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.files import atomic_write
-from data_pipeline.ledger import omission_texts
 from data_pipeline.task import Variable
 from evaluation.report.drawing import FIRST_SCREEN, Drawing, sections_of, write_files
 from evaluation.report.figures import draw_figures
@@ -22,7 +21,6 @@ from evaluation.report.tables import (
     fair_crps_footnote,
     forecast_title,
     member_count_table,
-    omission_parts,
     variable_title,
 )
 from evaluation.report.verdict import comparisons_note, pairs_table, verdict
@@ -61,7 +59,6 @@ def page(
             _part(target, title if len(every) > 1 else "", list(found.values()))
             for target, title, found in zip(targets, titles, drawings or [{}] * len(every), strict=True)
         ],
-        left_out=_each(titles, [left_out_list(scores) for scores in every]),
         provenance=provenance_terms(every[0], run or {}).items(),
     )
 
@@ -96,26 +93,3 @@ def _each(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> list[str]:
         f"{title}: {text}" for title, found in zip(titles, texts, strict=True) for text in found if text not in common
     ]
     return common + own
-
-
-def left_out_list(scores: Mapping[str, Any]) -> list[str]:
-    """Return the forecasts and cells that were scored, and those that were left out, with their numbers."""
-    ledger = scores["ledger"]
-    counted = [
-        f"{ledger['used']:,} of {ledger['forecasts']:,} forecasts that are valid on the scored dates are used",
-        *omission_texts(ledger),
-        *(omission_parts(scores) or ["no cell of these forecasts is left out"]),
-    ]
-    parts = [part[0].upper() + part[1:] for part in counted] + leak_audit_parts(scores)
-    return [f"{part}." for part in parts]
-
-
-def leak_audit_parts(scores: Mapping[str, Any]) -> list[str]:
-    """Return how far the dates of each fit are from the scored dates, and the notes of the audit."""
-    found = scores["leak_audit"]
-    days = [
-        f"The nearest date of a fit of {name} is {model['nearest_days']:,} days from the scored dates"
-        for name, model in found["models"].items()
-        if model["nearest_days"] is not None
-    ]
-    return [*days, *found["notes"]]

@@ -117,14 +117,6 @@ def sample_size(scores: Mapping[str, Any], kind: str, label: str) -> dict[str, i
     return size
 
 
-def sample_text(size: Mapping[str, int] | None) -> str:
-    """Return a sample size as text: `1 start, 16 forecasts, 2,112 cells`."""
-    if size is None:
-        return ""
-    nouns = {"n_dates": "start", "n_forecasts": "forecast", "cells": "cell"}
-    return ", ".join(f"{size[key]:,} {noun}{'s' * (size[key] != 1)}" for key, noun in nouns.items())
-
-
 def default_series(scores: Mapping[str, Any]) -> Series:
     """Return the score that is shown first: the skill of the headline, or the CRPS if there is none."""
     best = scores["models"][scores["best"]["model"]]

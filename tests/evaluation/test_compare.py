@@ -80,7 +80,7 @@ def compare(command, tmp_path):
 
 def find(rows, **wanted):
     (found,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-    return {key: float(text) if key not in ("run", "model", "score", "label", "units", "first_run") and text else text
+    return {key: float(text) if key not in ("target", "run", "model", "score", "label", "units", "first_run") and text else text
             for key, text in found.items()}  # fmt: skip
 
 
@@ -178,8 +178,8 @@ def test_what_cannot_be_compared_is_refused(write_run, compare, tmp_path):
     write_run(tmp_path / "rain", ["good"], target="tp", units="m")
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "text.json").write_text("CRPS 0.6")
-    (tmp_path / "several/2t").mkdir(parents=True)
-    (tmp_path / "several/2t/scores.json").write_text("{}")
+    write_run(tmp_path / "several/one", ["good"])
+    write_run(tmp_path / "several/two", ["good"])
     (tmp_path / "sweep/unet").mkdir(parents=True)
     (tmp_path / "sweep/unet/config.yaml").touch()
     faults = {
@@ -191,7 +191,7 @@ def test_what_cannot_be_compared_is_refused(write_run, compare, tmp_path):
         ("a", "list.json"): "list.json is no scores.json of deepweather evaluate; name one, or the folder",
         ("a", "text.json"): "text.json is not JSON",
         ("a", "nothing"): "cannot read nothing (No such file or directory); name a scores.json or its folder",
-        ("a", "several"): "cannot read several/scores.json (No such file or directory); name one of its folders: 2t",
+        ("a", "several"): "several holds several runs of one target; name one of its folders: one, two",
         (
             "a",
             "sweep/unet",
@@ -205,6 +205,24 @@ def test_what_cannot_be_compared_is_refused(write_run, compare, tmp_path):
         result, _ = compare(*words)
         assert (result.code, result.stdout) == (2, "")
         assert sentence in result.stderr, words
+
+
+def test_every_target_of_the_runs_is_compared(write_run, compare, tmp_path):
+    """Two targets of two runs, and a third target of one of them."""
+    for run, model in (("a", "good"), ("b", "better")):
+        write_run(tmp_path / run / "2t", [model], renamed={model: "net"})
+        write_run(tmp_path / run / "msl", [model], renamed={model: "net"}, target="msl", units="Pa")
+    write_run(tmp_path / "b/tp", ["good"], target="tp", units="m")
+    result, rows = compare("a", "b")
+    assert result.code == 0, result.stderr
+    alone, _ = compare("runs={a: a/2t, b: b/2t}", "run_dir=alone")
+    (row,) = [line for line in alone.stdout.splitlines() if line.startswith("b ") and " net " in line]
+    assert row in result.stdout.splitlines()
+    assert {(row["target"], row["run"]) for row in rows} == {(t, r) for t in ("2t", "msl") for r in ("a", "b")}
+    assert "note: only b scores tp" in result.stdout
+    page = (tmp_path / "runs/compare/compare.html").read_text()
+    assert page.count("<table>") == 2 * (1 + 1 + 3 + 1)
+    assert "Mean sea-level pressure: Season" in page
 
 
 def test_runs_are_named_by_their_folders_or_by_the_user(write_run, compare, tmp_path):

@@ -17,7 +17,6 @@ from memory_archive import GRID, MemoryArchive, evaluating, untrained_emos
 from data_pipeline.dates import Dates
 from data_pipeline.task import Variable
 from evaluation import evaluate
-from evaluation.report.figure_style import model_colours
 from evaluation.report.figures import draw_figures
 from evaluation.report.score_tables import headline_table
 from evaluation.report.tables import plain_table
@@ -245,29 +244,6 @@ def test_a_case_is_the_forecast_of_its_rank(numbers, pictures, evaluated, name):
     assert {plume.choice: plume.cell for plume in case.plumes} == {
         choice: np.unravel_index(index, gain.shape) for choice, index in cells.items()
     }
-
-
-def test_the_bars_of_the_gain_show_the_captured_shares(numbers, scores, pictures):
-    drawing = pictures["gain"]
-    (ax,) = drawing.panels[0].figure.axes
-    colours = model_colours(scores["models"])
-    bars = ax.patches
-    assert [label.get_text() for label in ax.get_yticklabels()] == list(LAWS) == list(drawing.numbers["model"])
-    diamonds = [line for line in ax.lines if line.get_marker() == "d"]
-    intervals = [line for line in ax.lines if line.get_marker() == "None" and line.get_linewidth() == 1.4]
-    for row, name in enumerate(LAWS):
-        share = 100 * numbers.captured(name)
-        assert bars[row].get_width() == pytest.approx(share, rel=1e-4)
-        assert bars[row].get_x() == 0
-        assert bars[row].get_y() + bars[row].get_height() / 2 == row
-        assert "#{:02x}{:02x}{:02x}".format(*(round(255 * c) for c in bars[row].get_facecolor()[:3])) == colours[name]
-        assert ax.texts[row].get_text() == f"{share:.0f} %".replace("-", "−")
-        plain = 100 * numbers.captured(name, "crps")
-        assert diamonds[row].get_xdata()[0] == pytest.approx(plain, rel=1e-4)
-        low, high = intervals[row].get_xdata()
-        assert low < share < high
-        written = [column(drawing, key)[row] for key in ("captured_percent", "plain_percent", "low", "high")]
-        np.testing.assert_allclose(written, [share, plain, low, high], rtol=1e-4)
 
 
 def panels_by_title(drawing):
