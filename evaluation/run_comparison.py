@@ -295,7 +295,7 @@ def write_comparison(path: Path, comparisons: Sequence[RunComparison]) -> None:
     with atomic_path(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(columns)
-        for comparison, one in ((comparison, one) for comparison in comparisons for one in comparison.models):
+        for comparison, one in [(every, one) for every in comparisons for one in every.models]:
             run = next(run for run in comparison.runs if run.name == one.run)
             first = next((run for run in comparison.runs if run.name == one.first_run), None)
             for score, definition in run.scores["definitions"].items():
@@ -313,9 +313,8 @@ def write_comparison(path: Path, comparisons: Sequence[RunComparison]) -> None:
                     texts = [_csv(number) for number in (value, *ends, gain, *gain_ends)]
                     size = run.scores["n_forecasts"], run.scores["n_dates"]
                     further = one.first_run, *map(_csv, minus), *size
-                    table.writerow(
-                        [run.scores["target"], one.run, one.model, score, label or "", units, *texts, *further]
-                    )
+                    names = run.scores["target"], one.run, one.model, score, label or "", units
+                    table.writerow([*names, *texts, *further])
 
 
 def _of(label: str | None, found: Any) -> Any:

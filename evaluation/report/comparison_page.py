@@ -37,7 +37,7 @@ def comparison_page(comparisons: Sequence[RunComparison], notes: Sequence[str] =
         title=", ".join([*titles[:-1], forecast_title(every[-1])]),
         headline=" ".join(_titled(title, headline_of(one)) for title, one in parts),
         facts=[
-            f"{len(comparisons[0].runs)} runs",
+            f"{len({run.name for one in comparisons for run in one.runs})} runs",
             f"CRPS in {', '.join(display_of(scores).units for scores in every)}",
         ],
         warnings=[*notes, *(_titled(title, text) for title, one in parts for text in one.notes())],

@@ -80,8 +80,8 @@ def compare(command, tmp_path):
 
 def find(rows, **wanted):
     (found,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-    return {key: float(text) if key not in ("target", "run", "model", "score", "label", "units", "first_run") and text else text
-            for key, text in found.items()}  # fmt: skip
+    words = ("target", "run", "model", "score", "label", "units", "first_run")
+    return {key: float(text) if key not in words and text else text for key, text in found.items()}
 
 
 def test_differences_between_runs_equal_those_of_one_run_with_all_models(write_run, compare, tmp_path):
