@@ -13,7 +13,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
 from evaluation.report.chart_frame import add_legend, chart, dots, label_width, offsets, rule, set_limits, zero_line
 from evaluation.report.drawing import Drawing, Panel
-from evaluation.report.figure_style import FAINT, INK, RC, model_colours, model_marks
+from evaluation.report.figure_style import INK, RC, model_colours, model_marks
 from evaluation.report.series import Series
 from evaluation.report.tables import display_of, judge_title
 from evaluation.scoring.scoreboard import headline_keys, judging_score
@@ -31,13 +31,6 @@ REGION_ORDER = ("global", "north", "tropics", "south", "land", "sea")
 HIDDEN_REGIONS = ("unweighted",)
 MOST_ROWS = 40
 """A chart has at most so many rows; the numbers of all groups are in scores.json."""
-RATIO_MARKS: tuple[tuple[float, tuple[float, ...]], ...] = (
-    (0.5, (0.67, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.25, 1.33, 1.5)),
-    (1.2, (0.33, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5, 3)),
-    (2.2, (0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10)),
-    (np.inf, (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)),
-)
-"""Marks of a logarithmic axis of ratios that is shorter than a width in units of e."""
 NUMERIC_FROM = 4
 """From so many lead times or hours on, scores are lines over a numeric axis."""
 
@@ -58,7 +51,6 @@ class Quantity:
     read: Read
     factor: float = 1.0
     reference: float | None = None
-    logarithmic: bool = False
 
 
 def headline_skill(kind: str) -> Quantity:
@@ -77,7 +69,7 @@ def spread_error() -> Quantity:
     def read(_: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
         return entry["spread_skill"], entry["ci95"].get("spread_skill")
 
-    return Quantity("spread", "spread / error", read, reference=1, logarithmic=True)
+    return Quantity("spread", "spread / error", read, reference=1)
 
 
 def score_by_part(series: Series) -> Quantity:
@@ -189,33 +181,13 @@ def _group_panel(
             ax.set_yticks(range(len(labels)), shown)
             ax.set_xlabel(quantity.label)
         axis: Literal["x", "y"] = "y" if numeric else "x"
-        if quantity.logarithmic:
-            _deviation_axis(ax, axis, values, ends)
-        else:
-            set_limits(ax, axis, [values, ends, *reference])
+        set_limits(ax, axis, [values, ends, *reference])
         rule(ax, axis)
         if reference:
             zero_line(ax, axis, reference[0], colours["raw"] if quantity.reference == 0 else INK)
         ax.set_title(GROUP_TITLES[kind])
         add_legend(figure, ax, models)
     return Panel(figure, f"{quantity.label} of {', '.join(models)} by {kind}")
-
-
-def _deviation_axis(ax: Any, axis: str, values: np.ndarray, ends: np.ndarray) -> None:
-    """Make an axis of ratios logarithmic, just wide enough for the data and 1."""
-    every = np.concatenate([values.ravel(), ends.ravel()])
-    every = every[np.isfinite(every) & (every > 0)]
-    logs = np.log([*every, 0.95, 1.05])
-    margin = 0.06 * float(np.ptp(logs))
-    low, high = float(np.exp(logs.min() - margin)), float(np.exp(logs.max() + margin))
-    span = np.log(high / low)
-    closest = next(marks for width, marks in RATIO_MARKS if span < width)
-    marks = np.array([mark for mark in closest if low <= mark <= high])
-    (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
-    (ax.set_xlim if axis == "x" else ax.set_ylim)(low, high)
-    (ax.set_xticks if axis == "x" else ax.set_yticks)(marks, [f"{mark:g}" for mark in marks])
-    (ax.set_xticks if axis == "x" else ax.set_yticks)([], minor=True)
-    (ax.axvspan if axis == "x" else ax.axhspan)(0.95, 1.05, color=FAINT, alpha=0.15, lw=0)
 
 
 def _groups(scores: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, list[str]]:

@@ -65,7 +65,7 @@ def draw_figures(target: TargetReport) -> dict[str, Drawing]:
     drawings.append(
         group_chart(
             scores, spread_error(), calibrated, title="Spread over error", section="calibration",
-            kinds=("lead", "region"), note="1 is calibrated, less is overconfident. Grey: within 5 % of 1.",
+            kinds=("lead", "region"), note="1 is calibrated, less is overconfident; bars are 95 % intervals.",
         )
     )  # fmt: skip
     drawings.append(histogram_drawing(scores, [name for name in calibrated if name not in ("raw", best)]))

@@ -57,17 +57,17 @@ def headline(scores: Mapping[str, Any]) -> str:
 def lead_sentence(gains: Mapping[str, Any] | None) -> str:
     """Return the gain in lead time at the longest lead time that has one; "" if none has.
 
-    >>> lead_sentence({"72": {"hours": 26.4, "ci95": [24.0, 28.8], "at_least": None, "at_most": None}})
-    'is as good at 3 days as the raw ensemble at **1.9 days** [1.8, 2.0 days]'
+    >>> lead_sentence({"72": {"hours": 26.4, "ci95": [24.0, 28.8], "at_least": None}})
+    'is as good at 3 days as the raw ensemble at **1.9 days**, 26 h [24, 29 h] earlier'
     """
     known = [(int(lead), one) for lead, one in (gains or {}).items()]
     for lead, one in reversed(known):
-        if one["hours"] is not None:
-            equal = f"**{days(lead - one['hours'])}**"
-            if one["ci95"]:
-                low, high = (lead - hours for hours in reversed(one["ci95"]))
-                equal += f" [{low / 24:.1f}, {high / 24:.1f} days]"
-            return f"is as good at {days(lead)} as the raw ensemble at {equal}"
+        if (hours := one["hours"]) is not None:
+            sign = 1 if hours >= 0 else -1
+            low, high = sorted(sign * end for end in one["ci95"] or (hours, hours))
+            interval = f" [{low:.0f}, {high:.0f} h]" if one["ci95"] else ""
+            found = f"**{days(lead - hours)}**, {sign * hours:.0f} h{interval} {'earlier' if sign > 0 else 'later'}"
+            return f"is as good at {days(lead)} as the raw ensemble at {found}"
     for lead, one in reversed(known):
         if one["at_least"]:
             return f"is better at {days(lead)} than the raw ensemble at its shortest lead time, {days(known[0][0])}"
@@ -77,12 +77,13 @@ def lead_sentence(gains: Mapping[str, Any] | None) -> str:
 def days(hours: float) -> str:
     """Return a lead time as text: in hours below two days when it is a whole number of them, else in days.
 
-    >>> days(36), days(45.6), days(72)
-    ('36 h', '1.9 days', '3 days')
+    >>> days(36), days(24.2), days(45.6), days(72)
+    ('36 h', '1 day', '1.9 days', '3 days')
     """
     if hours < 48 and float(hours).is_integer():
         return f"{hours:.0f} h"
-    return f"{hours / 24:.1f}".removesuffix(".0") + " days"
+    count = f"{hours / 24:.1f}".removesuffix(".0")
+    return f"{count} day{'s' * (count != '1')}"
 
 
 def parts_sentence(scores: Mapping[str, Any]) -> str:

@@ -13,8 +13,7 @@ from evaluation.report.figures import draw_figures
 from evaluation.report.headline import cannot_say, headline, scored_on
 from evaluation.report.provenance import provenance_terms
 from evaluation.report.rendering import render_page
-from evaluation.report.score_tables import all_scores_table, headline_table, scorecard, slice_tables
-from evaluation.report.series import default_series
+from evaluation.report.score_tables import all_scores_table, headline_table, scorecard
 from evaluation.report.shown_data import TargetReport
 from evaluation.report.tables import (
     display_of,
@@ -76,7 +75,6 @@ def _part(target: TargetReport, title: str, drawings: Sequence[Drawing]) -> dict
         "units": display_of(scores).units,
         "members": scores["members"],
         "fair": fair_crps_footnote(scores),
-        "parts": list(slice_tables(scores, default_series(scores))),
         "pairs": pairs_table(scores),
         "best_set": scores["best_set"]["text"],
         "all_scores": all_scores_table(scores),

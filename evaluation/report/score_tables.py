@@ -1,4 +1,4 @@
-"""Tables of the page: the scorecard, the headline, all scores, and the gain by slice with sample sizes."""
+"""Tables of the page: the scorecard, the headline and all scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from data_pipeline.task import Variable
-from evaluation.report.series import Series, kind_title, list_series, list_slices, sample_size, slice_title
+from evaluation.report.series import Series, list_series, slice_title
 from evaluation.report.shown_data import TargetReport
 from evaluation.report.tables import (
     INVALID,
@@ -20,7 +20,6 @@ from evaluation.report.tables import (
     variable_title,
     with_interval,
 )
-from evaluation.tables.score_json import entry_of
 from evaluation.tables.score_rows import GLOBAL, OVERALL, ScoreRow
 
 HEADLINE_COLUMNS = {
@@ -121,18 +120,3 @@ def _gain_cell(row: ScoreRow | None) -> str:
     interval = None if math.isnan(row.skill_low) else (row.skill_low, row.skill_high)
     mark = "" if interval is None else "▲ " if interval[0] > 0 else "▼ " if interval[1] < 0 else ""
     return mark + with_interval(row.skill, interval, partial(format_percent, sign=True), format_bound)
-
-
-def slice_tables(scores: Mapping[str, Any], one: Series) -> Iterator[PageTable]:
-    """Yield a table of a series of all models for each kind of slice."""
-    models = list(scores["models"])
-    for kind, labels in list_slices(scores).items():
-        rows = []
-        for label in labels:
-            size = sample_size(scores, kind, label)
-            cells = [
-                NO_REFERENCE if one.leaves_out(name) else one.cell(entry_of(scores, name, kind, label))
-                for name in models
-            ]
-            rows.append([slice_title(kind, label), *cells, f"{size['n_dates']:,}" if size else NO_REFERENCE])
-        yield PageTable(f"{one.title} by {kind_title(kind).lower()}", [kind_title(kind), *models, "starts"], rows)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluation.report.tables import amount_decimals, display_of, with_minus
-from evaluation.scoring.scoreboard import MAIN_SCORES, headline_keys
+from evaluation.scoring.scoreboard import MAIN_SCORES
 
-KINDS = {"lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of the day (UTC)"}
-"""Kinds of slices in the order of the page; other kinds follow under their own name."""
+KINDS = ("lead", "region", "season", "hour")
+"""Kinds of slices in the order of the page; other kinds follow."""
 DERIVED = {
     "skill_vs_raw_fair": ("Fair CRPS below raw", "raw"),
     "skill_vs_emos_fair": ("Fair CRPS below EMOS", "emos"),
@@ -104,25 +104,6 @@ def slice_title(kind: str, label: str) -> str:
     if kind == "region" and label == "europe":
         return "Europe"
     return {"lead": f"+{label} h", "hour": f"{label} UTC"}.get(kind, label)
-
-
-def kind_title(kind: str) -> str:
-    """Return the name of a kind of slice for readers."""
-    return KINDS.get(kind, kind.capitalize())
-
-
-def sample_size(scores: Mapping[str, Any], kind: str, label: str) -> dict[str, int] | None:
-    """Return the numbers of starts, forecasts and cells of a slice; None if `scores.json` does not state them."""
-    size: dict[str, int] | None = scores["slices"].get(kind, {}).get(label)
-    return size
-
-
-def default_series(scores: Mapping[str, Any]) -> Series:
-    """Return the score that is shown first: the skill of the headline, or the CRPS if there is none."""
-    best = scores["models"][scores["best"]["model"]]
-    key = headline_keys(best)[0]
-    wanted = key if best[key] is not None else "scores:crps"
-    return next(one for one in list_series(scores) if one.key == wanted)
 
 
 def _comparisons(scores: Mapping[str, Any]) -> Iterator[Series]:

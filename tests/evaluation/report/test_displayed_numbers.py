@@ -287,9 +287,8 @@ def test_the_dots_of_the_spread_figure_show_spread_over_error(numbers, pictures)
         np.testing.assert_allclose(dots_by_model(ax)[name][: len(REGIONS)], expected, rtol=1e-4)
         every += expected
     low, high = ax.get_xlim()
-    assert ax.get_xscale() == "log"
     assert low < min(every) < max(every) < high
-    assert low < 0.95 < 1.05 < high
+    assert low < 1 < high
 
 
 def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures, scores):

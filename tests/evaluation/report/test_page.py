@@ -190,8 +190,9 @@ def test_the_sentence_answers_better_where_when_and_trust(scores):
         "skill_vs_raw_fair": -0.2, "ci95": {"skill_vs_raw_fair": [-0.3, -0.1]}
     }  # fmt: skip
     assert plain_headline(scores) == (
-        "The 2 m temperature of net <1> is as good at 3 days as the raw ensemble at 1.9 days [1.8, 2.0 days]. Its fair "
-        "CRPS is 30.0 % [29.0, 31.0 %] below the raw ensemble's and 12.5 % [11.5, 13.5 %] below that of EMOS. The gain "
+        "The 2 m temperature of net <1> is as good at 3 days as the raw ensemble at 1.9 days, 26 h [24, 29 h] earlier. "
+        "Its fair CRPS is 30.0 % [29.0, 31.0 %] below the raw ensemble's and 12.5 % [11.5, 13.5 %] below that of EMOS. "
+        "The gain "
         "is largest over the tropics (35.0 %) and in DJF (50.0 %), smallest in JJA (15.0 %); no gain is shown over the "
         "north; it is worse than raw over Alps & north. Its intervals are honest: 80 % intervals hold 79 % [77, 81 %] "
         "of the analyses (raw: 79 %). It captures 60.0 % of the gain of an oracle with the true equations."

@@ -5,10 +5,8 @@ import re
 import pytest
 from report_parts import COMPARED, MODELS, SCORES, SLICES, make_scores
 
-from evaluation.report.score_tables import slice_tables
-from evaluation.report.series import Series, default_series, list_series
+from evaluation.report.series import Series, list_series
 from evaluation.report.verdict import comparison_count, comparisons_note, pairs_table, power_note, verdict
-from evaluation.tables.score_json import entry_of
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +39,6 @@ def test_numbers_are_in_the_units_that_people_read(scores):
         assert interval == pytest.approx([factor * end for end in ends])
 
 
-KINDS = [kind for kind in SLICES if kind != "hour"]
-"""A single hour repeats the whole."""
-
-
-def test_the_gain_is_shown_by_every_kind_of_slice_with_sample_sizes(scores):
-    series = default_series(scores)
-    for kind, table in zip(KINDS, slice_tables(scores, series), strict=True):
-        assert table.columns[1:] == [*MODELS, "starts"]
-        for label, (_, *cells, starts) in zip(SLICES[kind], table.rows, strict=True):
-            assert starts == f"{scores['slices'][kind][label]['n_dates']:,}"
-            for model, text in zip(MODELS, cells, strict=True):
-                value, interval = series.of(entry_of(scores, model, kind, label))
-                if value is None or series.leaves_out(model):
-                    assert text == "–"
-                    continue
-                numbers = [float(number) for number in re.findall(r"-?\d+\.?\d*", text.replace("−", "-"))]
-                assert numbers == pytest.approx([value, *interval], abs=0.51)
-
-
 def test_a_reference_is_not_compared_with_itself(scores):
     for one in list_series(scores):
         against = {name for name in MODELS if name in one.key.split("_")}
@@ -69,15 +48,6 @@ def test_a_reference_is_not_compared_with_itself(scores):
             assert set(one.without) == {"raw", "climatology"}
         else:
             assert one.without == ()
-
-
-def test_the_first_score_is_that_of_the_headline(scores):
-    assert default_series(scores).key == "skill_vs_raw_fair"
-    other = make_scores()
-    other["models"]["net <1>"]["crps_fair_valid"] = False
-    assert default_series(other).key == "skill_vs_raw"
-    other["models"]["net <1>"]["skill_vs_raw"] = None
-    assert default_series(other).key == "scores:crps"
 
 
 @pytest.mark.parametrize(
