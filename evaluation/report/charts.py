@@ -89,9 +89,12 @@ def group_chart(
     section: str = "curves",
     kinds: Sequence[str] = ("lead", "region", "season", "hour"),
 ) -> Drawing | None:
-    """Draw a quantity of `models` by each of `kinds`, a panel for each kind; None if no group has a value."""
+    """Draw a quantity of `models` by each of `kinds`, a panel for each kind; None if no group has a value.
+
+    The heading is `title` with the kinds that are drawn.
+    """
     rows: list[tuple[str, str, str, float, float, float]] = []
-    panels = []
+    panels = {}
     for kind, labels in _groups(scores, kinds).items():
         values = np.full((len(models), len(labels)), np.nan)
         ends = np.full((len(models), len(labels), 2), np.nan)
@@ -104,14 +107,15 @@ def group_chart(
                     ends[m, k] = quantity.factor * np.array(interval)
                 rows.append((kind, label, name, values[m, k], *ends[m, k]))
         if np.isfinite(values).any():
-            panels.append(_group_panel(scores, quantity, models, kind, labels, values, ends))
+            panels[kind] = _group_panel(scores, quantity, models, kind, labels, values, ends)
     if not panels:
         return None
+    heading = f"{title} by {' and '.join(GROUP_TITLES[kind].lower() for kind in panels)}"
     columns = dict(
         zip(("by", "group", "model", "value", "low", "high"), map(list, zip(*rows, strict=True)), strict=True)
     )
     numbers: dict[str, Any] = columns | {key: np.array(columns[key], float) for key in ("value", "low", "high")}
-    return Drawing(quantity.name, section, title, note, tuple(panels), numbers)
+    return Drawing(quantity.name, section, heading, note, tuple(panels.values()), numbers)
 
 
 def threshold_chart(scores: Mapping[str, Any], name: str, models: Sequence[str]) -> Drawing | None:

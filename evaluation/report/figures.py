@@ -53,15 +53,14 @@ def draw_figures(target: TargetReport) -> dict[str, Drawing]:
     drawings.append(
         group_chart(
             scores, headline_skill(judge_title(scores, corrected)), corrected,
-            title="Gain by lead time, region, season and hour",
+            title="Gain",
             note="Reduction relative to raw, the grey line; bars are 95 % intervals. Seasons and hours are of the "
             "valid time; the tropics reach to 20°.",
         )
     )  # fmt: skip
     (bias,) = (one for one in list_series(scores) if one.key == "scores:bias")
-    title = "Bias by lead time, region, season and hour"
     note = "Mean forecast minus analysis, with 95 % intervals."
-    drawings.append(group_chart(scores, score_by_part(bias), calibrated, title=title, note=note))
+    drawings.append(group_chart(scores, score_by_part(bias), calibrated, title="Bias", note=note))
     drawings.append(
         group_chart(
             scores, spread_error(), calibrated, title="Spread over error", section="calibration",

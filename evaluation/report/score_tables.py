@@ -31,12 +31,12 @@ HEADLINE_COLUMNS = {
     "spread / error": "scores:spread_skill",
     "bias": "scores:bias",
     "RMSE": "scores:rmse",
-    "CRPS": "scores:crps",
+    "plain CRPS": "scores:crps",
     "vs raw, plain": "skill_vs_raw",
     "captured, plain": "captured",
 }
 """Columns of the headline table, and the keys of their series."""
-WRITTEN_COLUMNS = ("CRPS", "vs raw, plain", "RMSE", "bias", "spread / error")
+WRITTEN_COLUMNS = ("plain CRPS", "vs raw, plain", "RMSE", "bias", "spread / error")
 """Columns of the members as written."""
 NO_REFERENCE = "–"
 
@@ -56,7 +56,7 @@ def headline_table(scores: Mapping[str, Any]) -> PageTable:
             rows.append([f"{name} as {scores['members']} members", *_written_cells(model["members"], columns)])
     if oracle := scores["oracle"]:
         found = {
-            "CRPS": format_amount(oracle["crps_plain"], scores),
+            "plain CRPS": format_amount(oracle["crps_plain"], scores),
             "fair CRPS": format_amount(oracle["crps"], scores),
             "captured, fair": "100 %",
             "captured, plain": "100 %",

@@ -331,7 +331,7 @@ def assert_shows(text, expected):
 
 def expected_cells(numbers, name):
     """Return the numbers that the tables must show for a model, by column heading."""
-    own = {"CRPS": global_mean(numbers.crps[name]), "fair CRPS": global_mean(numbers.fair[name])}
+    own = {"plain CRPS": global_mean(numbers.crps[name]), "fair CRPS": global_mean(numbers.fair[name])}
     own |= {"RMSE": math.sqrt(global_mean(numbers.error[name] ** 2)), "bias": global_mean(numbers.error[name])}
     own["spread / error"] = numbers.ratio(name)
     for other, shown in {"raw": "raw", "emos": "EMOS"}.items():
@@ -362,14 +362,14 @@ def test_the_table_of_the_report_shows_the_numbers(numbers, scores):
         for column, number in expected.items():
             assert_shows(shown[column], number)
     assert_shows(by_name["oracle"]["fair CRPS"], global_mean(numbers.fair["oracle"]))
-    assert_shows(by_name["oracle"]["CRPS"], global_mean(plain_crps(numbers.oracle, numbers.truth)))
+    assert_shows(by_name["oracle"]["plain CRPS"], global_mean(plain_crps(numbers.oracle, numbers.truth)))
     assert list(written) == list(LAWS)
     for name, row in written.items():
         cells = {column: cell for column, cell in zip(head, row, strict=True) if cell != "–" and column != "model"}
         expected = {column: value for column, value in expected_cells(numbers, name).items() if column in cells}
-        expected |= {"CRPS": global_mean(numbers.written[name]), "spread / error": numbers.written_ratio[name]}
-        expected["vs raw, plain"] = 100 * (1 - expected["CRPS"] / global_mean(numbers.crps["raw"]))
-        assert set(cells) == set(expected) == {"CRPS", "vs raw, plain", "RMSE", "bias", "spread / error"}
+        expected |= {"plain CRPS": global_mean(numbers.written[name]), "spread / error": numbers.written_ratio[name]}
+        expected["vs raw, plain"] = 100 * (1 - expected["plain CRPS"] / global_mean(numbers.crps["raw"]))
+        assert set(cells) == set(expected) == {"plain CRPS", "vs raw, plain", "RMSE", "bias", "spread / error"}
         for column, number in expected.items():
             assert_shows(cells[column], number)
     for row in table.rows:
@@ -390,7 +390,7 @@ def test_the_table_of_the_terminal_shows_the_numbers(numbers, scores):
     for name in ("raw", *LAWS):
         itself = ("captured, fair", "captured, plain", "vs raw, fair", "vs raw, plain", "vs EMOS, fair")
         own = dict.fromkeys(itself, 0.0) | expected_cells(numbers, name)
-        columns = ["CRPS", "fair CRPS", "vs raw, fair", "vs raw, plain", "vs EMOS, fair", "captured, fair"]
+        columns = ["plain CRPS", "fair CRPS", "vs raw, fair", "vs raw, plain", "vs EMOS, fair", "captured, fair"]
         expected = [own[column] for column in (*columns, "captured, plain", "spread / error")]
         expected += [numbers.written_ratio[name]] if name in LAWS else []
         for cell, number in zip(rows[name], expected, strict=True):
