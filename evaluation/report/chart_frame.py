@@ -15,13 +15,13 @@ LEGEND_CHARACTERS, LEGEND_ROW = 54, 0.19
 """Number of characters that a row of a legend holds, five for a mark, and its height in inches."""
 
 
-def chart(body: float, left: float, legend: Sequence[str] = (), *, titled: bool = True) -> tuple[Figure, Axes]:
+def chart(body: float, left: float, legend: Sequence[str] = ()) -> tuple[Figure, Axes]:
     """Return a figure of one panel and its axes, `body` inches high, with `left` inches for the labels of the y axis.
 
     There is room for a title above, and below for the labels of the x axis and for the names of the `legend`. Fixed
     margins take a third of the time of an automatic layout.
     """
-    above, below = 0.3 if titled else 0.08, 0.48 + LEGEND_ROW * legend_rows(legend)
+    above, below = 0.3, 0.48 + LEGEND_ROW * legend_rows(legend)
     total = body + above + below
     figure = Figure(figsize=(PANEL_WIDTH, total))
     width = PANEL_WIDTH - left - 0.12

@@ -14,7 +14,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from evaluation.report.chart_frame import add_legend, chart, dots, label_width, offsets, rule, set_limits, zero_line
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import INK, RC, model_colours, model_marks
-from evaluation.report.series import Series
+from evaluation.report.series import Series, list_slices, slice_title
 from evaluation.report.tables import display_of, judge_title
 from evaluation.scoring.scoreboard import headline_keys, judging_score
 from evaluation.tables.score_json import entry_of
@@ -27,8 +27,6 @@ GROUP_TITLES = {
 """Kinds of groups that scores are shown by, with their titles."""
 NUMERIC = {"lead": "lead time (h)", "hour": "hour of valid time (UTC)"}
 """Kinds with a numeric axis, with its label."""
-REGION_ORDER = ("global", "north", "tropics", "south", "land", "sea")
-HIDDEN_REGIONS = ("unweighted",)
 MOST_ROWS = 40
 """A chart has at most so many rows; the numbers of all groups are in scores.json."""
 NUMERIC_FROM = 4
@@ -176,7 +174,7 @@ def _group_panel(
             ax.set_ylabel(quantity.label)
             ax.set_xticks(x if len(x) <= 10 else x[:: -(-len(x) // 10)])
         else:
-            shown = [f"+{label} h" if kind == "lead" else label for label in labels]
+            shown = [slice_title(kind, label) for label in labels]
             figure, ax = chart(len(labels) * (0.13 + 0.08 * len(models)), label_width(shown), models)
             for m, (name, offset) in enumerate(zip(models, offsets(len(models)), strict=True)):
                 places = np.arange(len(labels)) + offset
@@ -196,14 +194,8 @@ def _group_panel(
 
 def _groups(scores: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, list[str]]:
     """Return the labels of each kind; a single lead time, season or hour repeats the global value and is left out."""
-    found = {}
-    for kind in kinds:
-        labels = [label for label in scores["slices"].get(kind, {}) if label not in HIDDEN_REGIONS]
-        if kind == "region":
-            labels.sort(key=lambda label: REGION_ORDER.index(label) if label in REGION_ORDER else len(REGION_ORDER))
-        if len(labels) > 1 or (kind == "region" and labels):
-            found[kind] = labels[:MOST_ROWS]
-    return found
+    found = {kind: [one for one in labels if one != "unweighted"] for kind, labels in list_slices(scores).items()}
+    return {kind: labels[:MOST_ROWS] for kind, labels in found.items() if kind in kinds}
 
 
 def _number(values: Mapping[str, Any] | None, label: str) -> float:

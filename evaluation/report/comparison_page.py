@@ -9,6 +9,7 @@ from typing import Any
 from data_pipeline.task import Variable
 from evaluation.report.rendering import render_page
 from evaluation.report.tables import (
+    INVALID,
     PageTable,
     display_of,
     forecast_title,
@@ -21,9 +22,6 @@ from evaluation.report.tables import (
 from evaluation.run_comparison import ComparedModel, RunComparison, RunScores
 from evaluation.scoring.scoreboard import headline_keys
 from evaluation.tables.score_json import entry_of
-
-PLAIN = "†"
-"""Marks a plain CRPS among fair ones."""
 
 
 def comparison_page(comparisons: Sequence[RunComparison], notes: Sequence[str] = ()) -> str:
@@ -80,12 +78,10 @@ def plain_comparison(comparison: RunComparison) -> str:
     width = max(len(run.name) for run in comparison.runs) + 2
     lines = [f"{forecast_title(scores)}; CRPS in {display_of(scores).units}", headline_of(comparison)]
     for group in comparison.groups:
-        kind = "fair CRPS" if comparison.ranking_key(group) == "crps_fair" else "plain CRPS"
-        lines.append(f"{'run':<{width}}{'model':<16}{kind:>10}  {'difference [95 %]':<26}vs raw [95 %]")
-        for run, name, crps, difference, ends in comparison.ranking(group):
-            cells = _difference(run, difference, ends), _skill(run, name, kind)
-            amount = format_amount(_known(crps), run.scores)
-            lines.append(f"{run.name:<{width}}{name:<16}{amount:>10}  {cells[0]:<26}{cells[1]}")
+        table = _ranking(comparison, group)
+        lines.append(f"{'run':<{width}}{'model':<16}{table.columns[2]:>10}  {'difference [95 %]':<26}vs raw [95 %]")
+        for name, run, amount, difference, gain in table.rows:
+            lines.append(f"{run:<{width}}{name:<16}{amount:>10}  {difference:<26}{gain}".rstrip())
     return "\n".join([*lines, *(f"note: {text}" for text in comparison.notes())])
 
 
@@ -105,7 +101,7 @@ def _models(comparison: RunComparison) -> PageTable:
     rows = []
     for one in comparison.models:
         run = next(run for run in comparison.runs if run.name == one.run)
-        amount = format_amount(_known(one.crps), run.scores) + ("" if one.fair else PLAIN)
+        amount = format_amount(_known(one.crps), run.scores) + ("" if one.fair else INVALID)
         crps = _with_ends(amount, *(format_amount(_known(end), run.scores) for end in one.crps_ends))
         minus = _difference(run, one.minus_first, one.minus_first_ends) if one.first_run else "–"
         to = f" (to {one.first_run})" if one.first_run and len(comparison.runs) > 2 else ""

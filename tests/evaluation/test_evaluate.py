@@ -152,12 +152,12 @@ def test_cells_and_forecasts_that_are_not_scored_are_counted(archive, emos, scor
     when = f"{archive.starts[test[9]].astype('datetime64[m]')} + 48 h"
     assert scores["ledger"] == {"forecasts": 20, "used": 19, "no_analysis": {"count": 1, "first": when}}
     assert scores["oracle"]["n_forecasts"] == 19
-    sentence = (
-        "left out: 2 of 1,596 cells have no analysis or lack a member. "
-        f"forecasts: 1 left out with no analysis at their valid time, first {when}"
-    )
-    assert sentence in capsys.readouterr().out
-    assert sentence in (tmp_path / "run/report.html").read_text()
+    cells = "2 of 1,596 cells have no analysis or lack a member"
+    forecasts = f"1 left out with no analysis at their valid time, first {when}"
+    assert f"left out: {cells}. forecasts: {forecasts}" in capsys.readouterr().out
+    page = (tmp_path / "run/report.html").read_text()
+    assert f"<li>{cells}</li>" in page
+    assert f"<li>{forecasts}</li>" in page
 
 
 def test_models_and_batches_are_moved_to_the_device(emos, deepweather, tmp_path, monkeypatch):
