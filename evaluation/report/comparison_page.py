@@ -36,7 +36,7 @@ def comparison_page(comparisons: Sequence[RunComparison], notes: Sequence[str] =
         headline=" ".join(_titled(title, headline_of(one)) for title, one in parts),
         facts=[
             f"{len({run.name for one in comparisons for run in one.runs})} runs",
-            f"CRPS in {', '.join(display_of(scores).units for scores in every)}",
+            f"CRPS in {', '.join(dict.fromkeys(display_of(scores).units for scores in every))}",
         ],
         warnings=[*notes, *(_titled(title, text) for title, one in parts for text in one.notes())],
         ranking=[
