@@ -1,7 +1,7 @@
 """The verb `evaluate`: score correctors, the raw ensemble, climatology and the oracle on the same forecasts.
 
-Writes `report.html` into `run_dir`, and `scores.json`, `scores.csv`, `scores.nc`, `model_card.md` and `figures/` beside it
-or, for a task with several targets, into one folder for each. On a mesh all ranks score a part; the first rank writes.
+Writes `report.html` into `run_dir`, and `scores.json`, `scores.csv`, `scores.nc`, `model_card.md` and `figures/` beside
+it or, for a task with several targets, into one folder for each. On a mesh all ranks score, and the first rank writes.
 """
 
 from __future__ import annotations

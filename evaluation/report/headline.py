@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from data_pipeline.dates import Dates
 from data_pipeline.ledger import omission_texts
 from data_pipeline.task import Variable
 from evaluation.report.series import list_slices, slice_title
@@ -17,6 +16,7 @@ from evaluation.report.tables import (
     omission_parts,
     variable_title,
 )
+from evaluation.report.verdict import years_note
 from evaluation.scoring.scoreboard import headline_keys
 from evaluation.shown_corrector import OPTION, VALIDATION
 from evaluation.tables.score_json import entry_of
@@ -25,8 +25,6 @@ ARTICLES = {"north": "the north", "tropics": "the tropics", "south": "the south"
 """Regions with an article."""
 SLIGHT = 0.03
 """A coverage that differs by less from the nominal one is called slightly too low or high."""
-FEWEST_YEARS = 5
-"""Fewer scored years do not show the differences between years."""
 
 
 def headline(scores: Mapping[str, Any]) -> str:
@@ -164,9 +162,8 @@ def cannot_say(scores: Mapping[str, Any]) -> Iterator[str]:
         yield f"a true gain of {name} below {least} of raw's CRPS is missed in one of five such samples"
     if scores["models"][name]["lead_gain"] is None:
         yield "a gain in lead time needs two lead times; one was scored"
-    years = len(Dates.from_json(scores["dates"]).years)
-    if years < FEWEST_YEARS:
-        yield f"{years} year{'s do' if years > 1 else ' does'} not show how the gain differs between years"
+    if note := years_note(scores):
+        yield note
     if scores["best"]["by"] not in (OPTION, VALIDATION):
         yield (
             "the shown model was chosen on the scored years, which favours it: name the model that validation years "

@@ -76,7 +76,7 @@ def _part(target: TargetReport, title: str, drawings: Sequence[Drawing]) -> dict
         "members": scores["members"],
         "fair": fair_crps_footnote(scores),
         "pairs": pairs_table(scores),
-        "best_set": scores["best_set"]["text"],
+        "best_set": f"{scores['best_set']['text']} {scores['power']['text']}",
         "all_scores": all_scores_table(scores),
         "definitions": [(one["title"], one["text"]) for one in scores["definitions"].values()],
         "sections": sections_of(drawings),

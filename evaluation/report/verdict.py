@@ -146,11 +146,6 @@ def _runs_note(scores: Mapping[str, Any]) -> str:
     return f" Scores of {_joined(described, 'and')} are means over training runs; intervals hold over dates and seeds."
 
 
-def power_note(scores: Mapping[str, Any]) -> str:
-    """Return sentences on what these starts cannot show: small differences, and differences between years."""
-    return " ".join(filter(None, [years_note(scores), str(scores["power"]["text"])]))
-
-
 def _result(skill: Iterable[float] | None) -> str:
     """Return what the interval of a skill shows."""
     if skill is None:

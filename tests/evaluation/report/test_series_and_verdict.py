@@ -6,7 +6,7 @@ import pytest
 from report_parts import COMPARED, MODELS, SCORES, SLICES, make_scores
 
 from evaluation.report.series import Series, list_series
-from evaluation.report.verdict import comparison_count, comparisons_note, pairs_table, power_note, verdict
+from evaluation.report.verdict import comparison_count, comparisons_note, pairs_table, verdict, years_note
 
 
 @pytest.fixture(scope="module")
@@ -144,12 +144,12 @@ def test_dependent_members_are_judged_by_the_plain_score():
 
 def test_few_years_are_said_with_the_variance_that_would_overturn_the_verdict():
     scores = scores_with(BETTER, {"all": ABOVE})
-    assert "year" not in power_note(scores)
+    assert "year" not in years_note(scores)
     scores["pairs"][BEST]["raw"]["year_share"], scores["pairs"][BEST]["emos"]["year_share"] = 0.123, 0.034
-    text = power_note(scores).replace("**", "")
+    text = years_note(scores).replace("**", "")
     assert text.startswith("The starts are in 2 years, too few to show how much years differ. A difference to net <1>")
     assert "12.3 % (raw) and 3.4 % (emos)." in text
-    assert "year" not in power_note(scores | {"n_years": 5})
+    assert "year" not in years_note(scores | {"n_years": 5})
 
 
 def test_comparisons_and_training_runs_are_counted():
@@ -160,7 +160,6 @@ def test_comparisons_and_training_runs_are_counted():
     assert "training runs" not in comparisons_note(scores)
     scores["models"][BEST]["runs"] = [0.5, 0.6, 0.7]
     assert "Scores of **net <1>** (3 runs) are means over training runs" in comparisons_note(scores)
-    assert power_note(scores) == scores["power"]["text"]
 
 
 def test_the_table_of_pairs_shows_every_difference():
