@@ -22,7 +22,7 @@ from evaluation.tables.start_table import StartScores
 
 GROUP_TITLES = {
     "lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of valid time", "threshold": "Threshold",
-    "level": "Quantile level", "coverage": "Nominal coverage",
+    "level": "Quantile level", "coverage": "Nominal coverage", "categories": "Categories",
 }  # fmt: skip
 """Kinds of groups that scores are shown by, with their titles."""
 NUMERIC = {"lead": "lead time (h)", "hour": "hour of valid time (UTC)"}
@@ -204,14 +204,14 @@ def _number(values: Mapping[str, Any] | None, label: str) -> float:
 
 
 def label_kind(labels: Sequence[str]) -> str:
-    """Return what the labels of a score are: nominal coverages, quantile levels, or thresholds.
+    """Return what the labels of a score are: nominal coverages, quantile levels, thresholds, or categories.
 
-    >>> label_kind(["50 %", "80 %"]), label_kind(["0.1", "0.9"]), label_kind(["> 0 °C", "< 10 %"])
-    ('coverage', 'level', 'threshold')
+    >>> [label_kind(labels) for labels in (["50 %", "80 %"], ["0.1", "0.9"], ["> 0 °C", "< 10 %"], ["terciles"])]
+    ['coverage', 'level', 'threshold', 'categories']
     """
-    if all(re.fullmatch(r"[\d.]+ ?%", label) for label in labels):
-        return "coverage"
-    return "level" if all(re.fullmatch(r"[\d.]+", label) for label in labels) else "threshold"
+    forms = {"coverage": r"[\d.]+ ?%", "level": r"[\d.]+", "threshold": r".*[<>].*"}
+    matching = (kind for kind, form in forms.items() if all(re.fullmatch(form, label) for label in labels))
+    return next(matching, "categories")
 
 
 def starts_chart(scores: Mapping[str, Any], starts: StartScores, name: str) -> Drawing | None:

@@ -175,7 +175,7 @@ def cannot_say(scores: Mapping[str, Any]) -> Iterator[str]:
         yield "no events were scored: `scores=all` adds them"
     if footnote := fair_crps_footnote(scores):
         yield footnote
-    if "energy_score" not in scores["definitions"]:
+    if not any(score.startswith(("energy_score", "variogram_score")) for score in scores["definitions"]):
         yield "scores are of single cells and lead times: not whether places, times and variables fit together"
 
 
