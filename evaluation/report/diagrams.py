@@ -52,7 +52,7 @@ def calibration_drawing(scores: Mapping[str, Any], name: str) -> Drawing:
         for one, panel in found.items()
         if None not in (ps := [(panel.get(key) or [None])[0] for key in ("p_chi_square", "p_kolmogorov")])
     ]
-    note = "Flat: calibrated; U: overconfident; slope: bias."
+    note = "Flat: calibrated; U: overconfident; slope: bias; all places and seasons together."
     if chances:
         note += f" Chance that a calibrated forecast is as uneven, and as biased: {'; '.join(chances)}."
     return _histogram_drawing("calibration", "first", "Trust", note, found, scores, together=True)
