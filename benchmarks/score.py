@@ -11,6 +11,9 @@ and the CRPS of the normal distribution in closed form. Fits and the report are 
 compares the rise of peak memory with 64 and 32 forecasts, and `memory_vs_budget` the rise with 64 forecasts with
 `memory_bytes`. With 8 forecasts, a single batch, nothing is read ahead.
 
+`command_vs_floor` compares `deepweather evaluate`, from its start to its end with report and figures, with the least
+work on the same NetCDF files: reading them, and one fair CRPS by sorting.
+
     OMP_NUM_THREADS=1 python -m benchmarks.score [--json] [--rounds 10]
 """
 
@@ -18,6 +21,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +34,7 @@ import scoringrules
 import torch
 import xarray as xr
 import xskillscore
+from netCDF4 import Dataset
 
 from benchmarks.common import HALF_DEGREE, best_times, command_line, machine, memory_rise, report
 from data_pipeline.common.threads import BUDGET
@@ -133,6 +139,63 @@ def least_work(folder: Path, count: int) -> None:
         normal(batch).crps(batch.target).mean()
 
 
+def write_archive(folder: Path, count: int) -> None:
+    """Write the NetCDF files of `count` forecasts, one a week, and their analyses."""
+    starts = np.datetime64("2020-01-01", "ns") + np.arange(count) * np.timedelta64(7, "D")
+    rows, columns = HALF_DEGREE.shape
+    place = {
+        "latitude": ("latitude", np.linspace(90, -90, rows), {"units": "degrees_north"}),
+        "longitude": ("longitude", np.arange(columns) * 360 / columns, {"units": "degrees_east"}),
+    }
+    valid = {"time": starts + np.timedelta64(48, "h"), **place}
+    where = {
+        "init_time": ("init_time", starts, {"standard_name": "forecast_reference_time"}),
+        "lead_time": ("lead_time", [48], {"standard_name": "forecast_period", "units": "hours"}),
+        "number": ("number", np.arange(10), {"standard_name": "realization"}), **place,
+    }  # fmt: skip
+    fields = [example(10) for _ in range(FILES)]
+    members, truth = (
+        np.stack([280 + fields[k % FILES][part] for k in range(count)]).astype(np.float32) for part in (0, 1)
+    )
+    kelvin = {"units": "K"}
+    members = members.reshape(count, 1, 10, rows, columns)
+    xr.Dataset({"t2m": (tuple(where), members, kelvin)}, where).to_netcdf(folder / "ensemble.nc")
+    analyses = xr.Dataset({"t2m": (["time", *place], truth.reshape(count, rows, columns), kelvin)}, valid)
+    analyses.to_netcdf(folder / "analysis.nc")
+
+
+def run_command(folder: Path) -> None:
+    """Evaluate the raw ensemble against itself by the command."""
+    options = (
+        "data=netcdf", f"path={folder}", "data.split.train=[2018,2018]", "data.split.test=[2020,2022]", "task.name=any",
+        "task.inputs=[2t]", "task.targets=[2t]", "task.lead_times=[48]", "references=[raw]",
+        f"forecasts={{same: {folder}/ensemble.nc}}", f"run_dir={tempfile.mkdtemp(dir=folder)}",
+    )  # fmt: skip
+    subprocess.run([sys.executable, "-m", "deepweather", "evaluate", *options], check=True, capture_output=True)
+
+
+def least_command(folder: Path) -> None:
+    """Read the files of `write_archive`, and compute one CRPS of each forecast by sorting."""
+    weights = 2 * np.arange(1, 11, dtype=np.float32) - 11
+    with Dataset(folder / "ensemble.nc") as ensemble, Dataset(folder / "analysis.nc") as analysis:
+        for index in range(len(ensemble["init_time"])):
+            difference = np.asarray(ensemble["t2m"][index, 0]) - np.asarray(analysis["t2m"][index])
+            cells = np.ascontiguousarray(difference.reshape(10, -1).T)
+            (abs(cells).mean(1) - np.sort(cells, 1) @ weights / 90).mean()
+
+
+def command_ratios(count: int) -> dict[str, float]:
+    """Return the ratio of a whole command to its least work."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_archive(folder, count)
+        works = {"evaluate": partial(run_command, folder), "floor": partial(least_command, folder)}
+        times = best_times(works, 2)
+    for name, seconds in times.items():
+        print(f"{count} forecasts from files, {name:<8} {seconds:6.2f} s", flush=True)
+    return {"command_vs_floor": times["evaluate"] / times["floor"]}
+
+
 def evaluation_ratios(rounds: int) -> dict[str, float]:
     """Return the ratios of a whole evaluation."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -159,12 +222,14 @@ def main() -> None:
     """Time all ways; print the ratios."""
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="times that each way is timed")
+    parser.add_argument("--forecasts", type=int, default=48, help="forecasts of the whole command")
     parser.add_argument("--evaluation-only", action="store_true", help="leave the CRPS alone out")
     options = parser.parse_args()
     print(f"score on {machine()}", flush=True)
     torch.set_num_threads(BUDGET.total)
     ratios = {} if options.evaluation_only else kernel_ratios(options.rounds)
-    report("score", ratios | evaluation_ratios(options.rounds), options.json)
+    ratios |= evaluation_ratios(options.rounds) | command_ratios(options.forecasts)
+    report("score", ratios, options.json)
 
 
 if __name__ == "__main__":

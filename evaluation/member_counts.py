@@ -2,8 +2,8 @@
 
 The gate has two conditions on the scores of the first n members of the same forecasts, for all n that were scored. The
 fair CRPS, which estimates the score of infinitely many members, must not increase with more members: for no pair of
-numbers may the 95 % interval of the paired difference lie above zero. And spread / error must stay within 5 % of its
-value at the number of members in training.
+numbers may the paired difference be above zero with a p-value, adjusted for all pairs (Holm), below 5 %. And spread /
+error must stay within 5 % of its value at the number of members in training.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from data_pipeline.common.errors import InputError
 from evaluation.report.tables import format_percent
+from evaluation.significance.multiple_tests import LEVEL, holm
 from models.corrector import Corrector
 from models.protocol import claims
 
@@ -73,9 +74,11 @@ def member_count_gate(by_member_count: Mapping[str, Any], claim: MemberCountClai
     base = by_member_count[str(claim.base)]["spread_skill"]
     ratios = {size: entry["spread_skill"] for size, entry in by_member_count.items()}
     pairs = [(size, fewer, pair) for size, entry in by_member_count.items() for fewer, pair in entry["fewer"].items()]
-    known = base and None not in ratios.values() and all(pair["ci95"] for _, _, pair in pairs)
+    tested = [found for found in pairs if found[2]["p"] is not None]
+    known = base and None not in ratios.values() and len(tested) == len(pairs)
+    adjusted = zip(tested, holm([pair["p"] for _, _, pair in tested]), strict=True)
     faults = []
-    if worse := [found for found in pairs if found[2]["ci95"] and found[2]["ci95"][0] > 0]:
+    if worse := [found for found, p in adjusted if p < LEVEL and found[2]["crps_fair_minus"] > 0]:
         size, fewer, _ = max(worse, key=lambda found: found[2]["crps_fair_minus"])
         faults.append(f"fair CRPS is worse with {size} members than with {fewer}")
     drift = {size: value / base - 1 for size, value in ratios.items() if base and value is not None}

@@ -238,7 +238,8 @@ def _fewer(board: Scoreboard, finisher: Finisher, size: int, name: str) -> dict[
     for fewer in (count for count in fair if count < size):
         estimate = finisher.estimate(np.subtract, [fair[size], fair[fewer]])
         interval = estimate.interval
-        found[str(fewer)] = {"crps_fair_minus": _number(estimate.value), "ci95": list(interval) if interval else None}
+        ends, p_value = list(interval) if interval else None, estimate.p_value()
+        found[str(fewer)] = {"crps_fair_minus": _number(estimate.value), "ci95": ends, "p": p_value}
     return found
 
 

@@ -100,7 +100,7 @@ def test_scores_of_a_model_without_members_are_equal_bit_for_bit(scores):
     model = scores["models"]["climatology"]
     found = {tuple(entry[key] for key in ("crps", "rmse", "spread")) for entry in model["by"]["members"].values()}
     assert len(found) == 1
-    nothing = {"crps_fair_minus": 0, "ci95": [0, 0]}
+    nothing = {"crps_fair_minus": 0, "ci95": [0, 0], "p": 1}
     assert model["by"]["members"]["50"]["fewer"] == {"5": nothing, "10": nothing, "20": nothing}
     assert model["gate"]["holds"] is True
 
@@ -140,7 +140,10 @@ def test_a_member_count_equals_an_archive_of_so_many_members(scores, size):
     """Scores of forecasts, and of the members that are written."""
     board = score_models(MODELS, Draws(size), REGIONS, options=ScoringOptions(written={"normal"}))
     alone = scores_of(board, 0)["models"]
-    beside, minus = {"by", "diagrams", "crps_fair_valid", "runs"}, {f"crps_minus_{name}" for name in REFERENCES}
+    beside, minus = (
+        {"by", "diagrams", "crps_fair_valid", "runs", "lead_gain", "central_interval"},
+        {f"crps_minus_{name}" for name in REFERENCES},
+    )
     for name, model in alone.items():
         some = scores["models"][name]["by"]["members"][str(size)]
         assert set(some) - {"fewer", *minus} == set(model) - beside
@@ -178,9 +181,9 @@ def test_all_member_counts_are_scored_in_the_same_cells():
     assert weights[0][1, 0, 0] < weights[0][0, 0, 0]
 
 
-def entries(ratios, crps=(0.0, 0.0, 0.0), ends=((-1, 1), (-1, 1), (-1, 1))):
+def entries(ratios, crps=(0.0, 0.0, 0.0), p_values=(1, 1, 1)):
     """Scores with 5, 10 and 20 members, with the differences 10 - 5, 20 - 5, 20 - 10."""
-    ten, first, second = ({"crps_fair_minus": c, "ci95": e and list(e)} for c, e in zip(crps, ends, strict=True))
+    ten, first, second = ({"crps_fair_minus": c, "p": p} for c, p in zip(crps, p_values, strict=True))
     fewer = {"5": {}, "10": {"5": ten}, "20": {"5": first, "10": second}}
     return {size: {"spread_skill": r, "fewer": fewer[size]} for size, r in zip(fewer, ratios, strict=True)}
 
@@ -191,9 +194,10 @@ def entries(ratios, crps=(0.0, 0.0, 0.0), ends=((-1, 1), (-1, 1), (-1, 1))):
         (entries((0.96, 1.0, 1.04)), True, []),
         (entries((0.94, 1.0, 1.0)), False, ["spread / error −6.0 % with 5 members"]),
         (entries((1.06, 1.0, 1.07)), False, ["spread / error +7.0 % with 20 members"]),
-        (entries((1, 1, 1), (0.1, 0.2, 0.1), ((0, 1), (-0.1, 1), (0, 1))), True, []),
-        (entries((1, 1, 1), (0.1, 0.2, 0.1), ((0, 1), (0.1, 1), (-1, 1))), False, ["fair CRPS is worse with 20 mem"]),
-        (entries((1, 1, 1), ends=(None, (-1, 1), (-1, 1))), None, []),
+        (entries((1, 1, 1), (0.1, 0.2, 0.1), (0.3, 0.02, 0.3)), True, []),  # 3 x 0.02 is above 5 %
+        (entries((1, 1, 1), (0.1, 0.2, 0.1), (0.3, 0.01, 0.3)), False, ["fair CRPS is worse with 20 members than wit"]),
+        (entries((1, 1, 1), (-0.1, -0.2, -0.1), (0.3, 0.01, 0.3)), True, []),
+        (entries((1, 1, 1), p_values=(None, 1, 1)), None, []),
         (entries((1, 1, None)), None, []),
         (entries((0.5, 1, None)), False, ["spread / error −50.0 % with 5 members"]),
     ],
