@@ -1,95 +1,46 @@
-"""The verdict in words: which differences between models the 95 % intervals show, and which they leave open."""
+"""The verdict in words: which differences between models over all forecasts are shown, and which are open."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from evaluation.report.series import list_slices, slice_title
 from evaluation.report.tables import PageTable, format_amount, format_percent, with_interval
-from evaluation.scoring.scoreboard import headline_keys
 from evaluation.significance.intervals import ENOUGH_YEARS
-from evaluation.tables.score_json import entry_of
 
-PLURALS = {"lead": "lead times", "region": "regions", "season": "seasons", "hour": "hours"}
-NOT_A_PART = ("global", "unweighted")
-"""Labels of regions that stand for all forecasts."""
 BETTER, WORSE, OPEN = "better", "worse", "not shown"
 
 
-@dataclass(frozen=True)
-class ModelComparison:
-    """A model against another in one slice; `difference` is its CRPS less that of the other, in units of the scores."""
-
-    model: str
-    other: str
-    kind: str
-    label: str
-    result: str
-    difference: float | None = None
-    interval: tuple[float, float] | None = None
-
-
-def compare_models(scores: Mapping[str, Any]) -> list[ModelComparison]:
-    """Return each model against every earlier one over all forecasts.
-
-    A difference is shown by its p-value, which is adjusted for all pairs.
-    """
-    found = []
+def results(scores: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return whether each model is better or worse than each earlier one, by the p-value adjusted for all pairs."""
+    found = {}
     for name, others in scores["pairs"].items():
         for other, pair in others.items():
-            result = OPEN
-            if pair["p_holm"] is not None and pair["p_holm"] < scores["best_set"]["level"]:
-                result = BETTER if pair["crps_minus"] < 0 else WORSE
-            found.append(ModelComparison(name, other, "all", "all", result, pair["crps_minus"], pair["ci95"]))
-    return found
-
-
-def compare_slices(scores: Mapping[str, Any], name: str) -> list[ModelComparison]:
-    """Return a model against raw in every part of the forecasts: lead times, regions, seasons and hours."""
-    found = []
-    key = headline_keys(scores["models"][name])[0]
-    for kind, labels in list_slices(scores).items():
-        for label in labels:
-            entry = entry_of(scores, name, kind, label)
-            if label not in NOT_A_PART and entry[key] is not None:
-                found.append(ModelComparison(name, "raw", kind, label, _result(entry["ci95"][key])))
+            shown = pair["p_holm"] is not None and pair["p_holm"] < scores["best_set"]["level"]
+            found[name, other] = (BETTER if pair["crps_minus"] < 0 else WORSE) if shown else OPEN
     return found
 
 
 def verdict(scores: Mapping[str, Any]) -> str:
-    """Return one sentence on the shown model: what is shown beyond doubt and what is not."""
+    """Return one sentence on the shown model: which differences to other models are shown and which are not."""
     best = scores["best"]["model"]
+    turned = {BETTER: WORSE, WORSE: BETTER, OPEN: OPEN}
     against = {
-        _other(one, best): _seen_from(one, best) for one in compare_models(scores) if best in (one.model, one.other)
+        (other if name == best else name): result if name == best else turned[result]
+        for (name, other), result in results(scores).items()
+        if best in (name, other)
     }
-    parts = compare_slices(scores, best)
+    better, worse, equal = (
+        [other for other, result in against.items() if result == wanted] for wanted in (BETTER, WORSE, OPEN)
+    )
     name = f"**{best}**"
-    if all(result == OPEN for result in against.values()) and all(one.result == OPEN for one in parts):
+    if not better and not worse:
         return f"Nothing is shown: every difference to {name} may be chance."
-    shown, open_ones = [], []
-    if better := [other for other, result in against.items() if result == BETTER]:
-        shown.append(f"{name} has a lower CRPS than {_listed(better)}")
-    if worse := [other for other, result in against.items() if result == WORSE]:
-        shown.append(f"{'' if shown else name + ' '}{'has ' if not shown else ''}a higher CRPS than {_listed(worse)}")
-    for result, verb in ((BETTER, "lower"), (WORSE, "higher")):
-        if where := _places(parts, result):
-            shown.append(f"{'it has ' if shown else name + ' has '}a {verb} CRPS than raw {where}")
-    if equal := [other for other, result in against.items() if result == OPEN]:
-        open_ones.append(f"a difference between {name} and {_listed(equal, 'or')}")
-    if where := _places(parts, OPEN):
-        open_ones.append(f"a difference to raw {where}")
-    text = f"Shown: {'; '.join(shown)}." if shown else "Nothing is shown."
-    return text[:-1] + (f"; not shown: {'; nor '.join(open_ones)}." if open_ones else ".")
-
-
-def comparison_count(scores: Mapping[str, Any]) -> int:
-    """Return the number of comparisons that the verdict rests on."""
-    best = scores["best"]["model"]
-    whole = [one for one in compare_models(scores) if best in (one.model, one.other)]
-    return len(whole) + len(compare_slices(scores, best))
+    shown = [f"a lower CRPS than {_listed(better)}"] if better else []
+    shown += [f"a higher CRPS than {_listed(worse)}"] if worse else []
+    text = f"Shown: {name} has {' and '.join(shown)}"
+    return text + (f"; not shown: a difference between {name} and {_listed(equal, 'or')}." if equal else ".")
 
 
 def pairs_table(scores: Mapping[str, Any]) -> PageTable | None:
@@ -99,8 +50,9 @@ def pairs_table(scores: Mapping[str, Any]) -> PageTable | None:
         return None
     show = partial(format_amount, scores=scores, sign=True)
     found = {
-        (one.model, one.other): f"{with_interval(one.difference, one.interval, show)}\n{one.result}"
-        for one in compare_models(scores)
+        (name, other): f"{with_interval(pair['crps_minus'], pair['ci95'], show)}\n{result}"
+        for (name, other), result in results(scores).items()
+        for pair in [scores["pairs"][name][other]]
     }
     rows = [[name, *(found.get((name, other), "") for other in names[:-1])] for name in names[1:]]
     return PageTable("Differences between models", ["CRPS less that of", *names[:-1]], rows)
@@ -108,13 +60,10 @@ def pairs_table(scores: Mapping[str, Any]) -> PageTable | None:
 
 def comparisons_note(scores: Mapping[str, Any]) -> str:
     """Return how the verdict was reached."""
-    count = comparison_count(scores)
     return (
-        f"The sentence rests on {count} comparison{'s' * (count != 1)}. Models are compared by the fair CRPS where it "
-        "is valid for both, else by the CRPS of their members. A difference over all forecasts is shown if its "
-        f"p-value, adjusted for all pairs (Holm 1979), is below {scores['best_set']['level']:.2f}. A difference to raw "
-        "in a part is shown if the 95 % interval of the skill excludes 0. Each such interval stands for itself: where "
-        f"nothing differs, one in twenty excludes 0 by chance.{_runs_note(scores)}"
+        "Models are compared by the fair CRPS where it is valid for both, else by the CRPS of their members. A "
+        "difference is shown if its p-value, adjusted for all pairs of models (Holm 1979), is below "
+        f"{scores['best_set']['level']:.2f}.{_runs_note(scores)}"
     )
 
 
@@ -144,40 +93,6 @@ def _runs_note(scores: Mapping[str, Any]) -> str:
     if not described:
         return ""
     return f" Scores of {_joined(described, 'and')} are means over training runs; intervals hold over dates and seeds."
-
-
-def _result(skill: Iterable[float] | None) -> str:
-    """Return what the interval of a skill shows."""
-    if skill is None:
-        return OPEN
-    low, high = skill
-    return BETTER if low > 0 else WORSE if high < 0 else OPEN
-
-
-def _other(one: ModelComparison, name: str) -> str:
-    return one.other if one.model == name else one.model
-
-
-def _seen_from(one: ModelComparison, name: str) -> str:
-    if one.model == name or one.result == OPEN:
-        return one.result
-    return WORSE if one.result == BETTER else BETTER
-
-
-def _places(parts: list[ModelComparison], result: str) -> str:
-    """Return where comparisons have a result: `in every region, in 1 of 2 seasons (JJA)`; "" for nowhere."""
-    texts = []
-    for kind in dict.fromkeys(one.kind for one in parts):
-        of_kind = [one for one in parts if one.kind == kind]
-        titles = [slice_title(kind, one.label) for one in of_kind if one.result == result]
-        plural = PLURALS.get(kind, f"parts by {kind}")
-        preposition = "at" if kind in ("lead", "hour") else "in"
-        if titles and len(titles) == len(of_kind):
-            every = {1: titles[0], 2: f"both {plural}"}.get(len(titles), f"all {len(titles)} {plural}")
-            texts.append(f"{preposition} {every}")
-        elif titles:
-            texts.append(f"{preposition} {len(titles)} of {len(of_kind)} {plural} ({', '.join(titles)})")
-    return _joined(texts, "and")
 
 
 def _listed(names: Iterable[str], word: str = "and") -> str:
