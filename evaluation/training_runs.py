@@ -95,6 +95,10 @@ class PooledTally(Tally):
         runs = [run.per_forecast for run in self._runs]
         return {statistic: RunMean.over(self.name, [run[statistic] for run in runs]) for statistic in runs[0]}
 
+    def forecast_mean(self, statistic: str) -> WeightedMean:
+        """Return the averages of one statistic over each forecast."""
+        return self.per_forecast[statistic]
+
     @cached_property
     def per_cell(self) -> dict[str, WeightedMean]:
         """Averages of each cell over all runs."""

@@ -112,10 +112,12 @@ class Tally:
     @property
     def per_forecast(self) -> dict[str, WeightedMean]:
         """Averages of each forecast."""
-        return {
-            s: WeightedMean(sums, self._weight if sums.ndim == self._weight.ndim else self._weight[..., None])
-            for s, sums in self._sums.items()
-        }
+        return {statistic: self.forecast_mean(statistic) for statistic in self._sums}
+
+    def forecast_mean(self, statistic: str) -> WeightedMean:
+        """Return the averages of one statistic over each forecast."""
+        sums = self._sums[statistic]
+        return WeightedMean(sums, self._weight if sums.ndim == self._weight.ndim else self._weight[..., None])
 
     @property
     def per_cell(self) -> dict[str, WeightedMean]:

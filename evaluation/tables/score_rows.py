@@ -207,7 +207,7 @@ class Finisher:
 
     def mean(self, tally: Tally, statistic: str) -> WeightedMean:
         """Return the averages of a statistic over each forecast of the part."""
-        return tally.per_forecast[statistic][self._place]
+        return tally.forecast_mean(statistic)[self._place]
 
     def estimate(self, function: Function, means: Sequence[WeightedMean]) -> Estimate:
         """Return the single number of `estimates`."""
@@ -232,7 +232,7 @@ class Finisher:
         bands = [regions.index(band) for band in LATITUDES if band in regions] if self.part.region == GLOBAL else []
         seasons, season = np.unique(season_of(self.board)[chosen], return_inverse=True)
         place = len(seasons) * position + season
-        mean = tally.per_forecast[statistic][chosen, target][:, bands or [region]]
+        mean = tally.forecast_mean(statistic)[chosen, target][:, bands or [region]]
         merged = merge(mean, place, len(seasons) * len(starts), np.ones(len(place), bool))
 
         def of_starts(mean: WeightedMean) -> WeightedMean:
