@@ -68,17 +68,17 @@ def comparisons_note(scores: Mapping[str, Any]) -> str:
 
 
 def years_note(scores: Mapping[str, Any]) -> str:
-    """Return how much years must differ to overturn the verdict; "" for many years, or if nothing is shown."""
+    """Return how much years must differ to overturn the verdict; "" for many years, or if no such years can."""
     best, count = scores["best"]["model"], scores["n_years"]
     shares = {
         other if name == best else name: pair["year_share"]
         for name, others in scores["pairs"].items()
         for other, pair in others.items()
-        if best in (name, other) and pair["year_share"] is not None
+        if best in (name, other) and pair["year_share"] is not None and pair["year_share"] < 1
     }
     if count >= ENOUGH_YEARS or not shares:
         return ""
-    parts = [f"{format_percent(min(share, 9.99))} (**{other}**)" for other, share in shares.items()]
+    parts = [f"{format_percent(share)} (**{other}**)" for other, share in shares.items()]
     return (
         f"The starts are in {count} year{'s' * (count != 1)}, too few to show how much years differ. A difference to "
         f"**{best}** may be chance if the years vary by more than this share of the variance of single starts: "
