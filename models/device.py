@@ -47,11 +47,11 @@ def choose_device(option: object, ranks: Processes) -> torch.device:
 def prepare_gpu(device: torch.device) -> None:
     """Make `device` the current GPU of this process, for inference in float32.
 
-    cuDNN measures its algorithms, because the shapes of batches repeat. Its default for convolutions, TF32, would
-    change forecasts in the third digit.
+    cuDNN does not measure its algorithms: this took 7 to 28 s for each shape of a batch, longer than a forecast takes.
+    Its default for convolutions, TF32, would change forecasts in the third digit.
     """
     torch.cuda.set_device(device)
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
 
 

@@ -31,7 +31,7 @@ def gpus(monkeypatch):
 
     make.current = []
     monkeypatch.setattr(torch.cuda, "set_device", make.current.append)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     return make
 
@@ -50,7 +50,7 @@ def test_the_chosen_device(option, mesh, count, expected, gpus):
     assert device == torch.device(expected)
     assert gpus.current == ([device] if device.type == "cuda" else [])
     on_gpu = device.type == "cuda"
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32) == (on_gpu, not on_gpu)
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32) == (not on_gpu, not on_gpu)
 
 
 @pytest.mark.parametrize(

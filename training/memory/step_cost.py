@@ -97,12 +97,14 @@ def pass_without_values(
 def measure_step(module: CorrectionModule, batch: Sample, autocast: Autocast) -> StepCost:
     """Return bytes and seconds of a pass on `batch`, computed on the device of the module, which is left unchanged.
 
-    All ranks of a mesh call this.
+    On a GPU a pass before it is not measured: cuDNN tries its algorithms there, which took up to 170 s and ten times
+    the memory for steps of a second, and kernels are compiled. All ranks of a mesh call this.
     """
     device, meter = module.device, AllocationMeter()
     with unchanged_random_state(), unchanged_buffers(module):
         on_gpu = device.type == "cuda"
         if on_gpu:
+            _timed(module, batch, autocast, nullcontext())
             torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) if on_gpu else 0
         seconds = _timed(module, batch, autocast, nullcontext() if on_gpu else meter)
