@@ -85,7 +85,11 @@ def days(hours: float) -> str:
 
 
 def parts_sentence(scores: Mapping[str, Any]) -> str:
-    """Return the region and season with the largest and the smallest gain, and those without one."""
+    """Return the region and season with the largest and the smallest gain, and those without one.
+
+    Regions or seasons whose largest and smallest gain have overlapping intervals are not named: their order may be
+    chance.
+    """
     name = scores["best"]["model"]
     key = headline_keys(scores["models"][name])[0]
     most: list[str] = []
@@ -101,13 +105,15 @@ def parts_sentence(scores: Mapping[str, Any]) -> str:
             low, high = entry["ci95"][key] or (-1.0, 1.0)
             place = f"over {ARTICLES.get(label, slice_title(kind, label))}" if kind == "region" else f"in {label}"
             if low > 0:
-                gains[f"{place} ({format_percent(entry[key])})"] = entry[key]
+                gains[f"{place} ({format_percent(entry[key])})"] = entry[key], low, high
             else:
                 (worse if high < 0 else open_ones).append(place)
-        if gains:
-            most.append(max(gains, key=lambda place: gains[place]))
-        if len(gains) > 1:
-            least.append(min(gains, key=lambda place: gains[place]))
+        if not gains:
+            continue
+        first, last = (choose(gains, key=lambda place: gains[place]) for choose in (max, min))
+        if first == last or gains[first][1] > gains[last][2]:
+            most.append(first)
+            least += [last] * (first != last)
     text = f" The gain is largest {' and '.join(most)}" if most else ""
     text += f", smallest {' and '.join(least)}" if least else ""
     if open_ones:

@@ -197,6 +197,8 @@ def test_the_sentence_answers_better_where_when_and_trust(scores):
         "north; it is worse than raw over Alps & north. Its intervals are honest: 80 % intervals hold 79 % [77, 81 %] "
         "of the analyses (raw: 79 %). It captures 60.0 % of the gain of an oracle with the true equations."
     )
+    set_parts(scores, tropics=0.35, north=0.05, DJF=0.3)
+    assert "in DJF" not in plain_headline(scores), "the intervals of the seasons overlap"
     model = scores["models"][BEST]
     model["lead_gain"] = {"24": {"hours": None, "at_least": 0}, "72": {"hours": None, "at_least": 48}}
     assert "is better at 3 days than the raw ensemble at its shortest lead time, 24 h. Its" in plain_headline(scores)
