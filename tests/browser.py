@@ -137,7 +137,7 @@ class Page:
             passed, violations = self.run("""axe.run().then(found => [
                 found.passes.length, found.violations.map(one => [one.id, one.nodes.map(e => e.html).slice(0, 3)])
             ])""")
-            assert violations == []
+            assert violations == [], violations
             assert passed > 10
 
     def complaints(self):
