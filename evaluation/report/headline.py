@@ -163,8 +163,9 @@ def scored_on(scores: Mapping[str, Any]) -> Iterator[str]:
 def cannot_say(scores: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the scores do not show."""
     name = scores["best"]["model"]
-    if known := scores["power"]["models"].get(name):
-        least = " or ".join(f"{share:.1f} % ({other})" for other, share in known.items())
+    power = scores["power"]["models"].get(name, {})
+    if known := [f"{share:.1f} % ({other})" for other, share in power.items() if share is not None]:
+        least = " or ".join(known)
         yield f"a true gain of {name} below {least} of raw's CRPS is missed in one of five such samples"
     if scores["models"][name]["lead_gain"] is None:
         yield "a gain in lead time needs two lead times; one was scored"

@@ -231,7 +231,9 @@ def test_the_first_screen_says_what_was_scored_and_what_it_cannot_say(scores):
         assert part in text
     assert "lead time needs" not in text
     scores["best"]["by"], scores["models"][BEST]["lead_gain"] = "validation years", None
+    scores["power"]["models"][BEST] = {"raw": None, "emos": None}  # a single start
     text = "; ".join(cannot_say(scores))
+    assert "a true gain" not in text
     assert "a gain in lead time needs two lead times" in text
     assert "chosen on" not in text
 
