@@ -104,7 +104,7 @@ def test_at_most_5_percent_of_the_discoveries_are_false(days, memory, cells, sha
         rates.append((found & (truth == 0)).sum() / max(found.sum(), 1))
         found_share.append(found[truth > 0].mean() if share else 1.0)
     assert np.mean(rates) <= 0.05
-    assert np.mean(found_share) > 0.05
+    assert np.mean(found_share) > 0.5
 
 
 def test_a_map_finds_at_least_what_a_t_test_on_independent_pairs_of_starts_finds():
