@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Level = Literal["note", "warning", "progress"]
-"""The level `warning` is for data, models or fits that were left out or replaced. The message of `progress` is a step."""
+"""`warning` is for data, models or fits that were left out or replaced. The message of `progress` is a step."""
 Subscriber = Callable[[Level, Any], None]
 
 _subscriber: ContextVar[Subscriber | None] = ContextVar("subscriber", default=None)
