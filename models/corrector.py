@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,35 +183,45 @@ class Corrector(nn.Module):
         """Fit the normaliser, then the parts of the model that are fitted before the first training step.
 
         With the `normalization` of the same samples, normaliser and envelope are taken from it, and the samples are not
-        read for them.
+        read for them. Progress is shown.
 
         A model that claims `physical` gets values in physical units. `notes` holds notes of the fit. In the provenance,
         `unfitted` has the counts of `count_unfitted`, of one regression for each lead time, target and cell with
         training cases; `fits` has the valid days of all `fitted_parts`.
         """
         times = forecast_times(dataset)
-        if not protocol.claims(self.model).physical:
-            if normalization is None:
-                seen = TrainingSummaries(self.domain)
-                with Progress("fit of the normaliser: forecast", len(times[0])) as progress:
-                    self.normalizer.fit(seen.watch(counted(in_batches(dataset, ALL, batch_size), progress)))
-                self.envelope = seen.envelope(self.task, self.provenance.get("members"))
-            else:
+
+        def read(what: str, rows: slice = ALL) -> Iterator[Sample]:
+            with Progress(f"fit of {what}: forecast", len(times[0])) as progress:
+                yield from counted(in_batches(dataset, rows, batch_size), progress)
+
+        passes = Passes(partial(read, type(self.model).__name__), self.domain.own_shape[0], *times)
+        self.fit_passes(passes, normalization, read("the normaliser"))
+
+    def fit_passes(
+        self, passes: Passes, normalization: NormalizationData | None = None, first: Iterator[Sample] | None = None
+    ) -> None:
+        """Fit as `fit` does, to passes over samples in physical units; `first` is the pass of the normaliser."""
+        physical = protocol.claims(self.model).physical
+        if normalization is not None:
+            if not physical:
                 self.normalizer.set_normalization(normalization, self.static)
-                self.envelope = envelope_of(
-                    self.task, normalization.summaries, normalization.starts, normalization.lead_times,
-                    normalization.members,
-                )  # fmt: skip
+            self.envelope = envelope_of(
+                self.task, normalization.summaries, normalization.starts, normalization.lead_times,
+                normalization.members,
+            )  # fmt: skip
+        elif not physical or isinstance(self.model, protocol.Fittable):
+            seen = TrainingSummaries(self.domain)
+            batches = seen.watch(iter(passes) if first is None else first)
+            if physical:
+                deque(batches, maxlen=0)
+            else:
+                self.normalizer.fit(batches)
+            self.envelope = seen.envelope(self.task, self.provenance.get("members"))
         protocol.normalise(self.model, *self.normalizer.target_scaling)
-
-        def begin(rows: slice) -> Iterator[Sample]:
-            with Progress(f"fit of {type(self.model).__name__}: forecast", len(times[0])) as progress:
-                for batch in counted(in_batches(dataset, rows, batch_size), progress):
-                    yield self.normalizer(batch, rows)
-
-        if isinstance(self.model, protocol.Fittable):
-            protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *times))
-        state_fits(self.provenance, dict.fromkeys(self.fitted_parts, valid_days(*times)))
+        normalised = replace(passes, begin=lambda rows: (self.normalizer(batch, rows) for batch in passes.begin(rows)))
+        protocol.fit(self.model, passes if physical else normalised)
+        state_fits(self.provenance, dict.fromkeys(self.fitted_parts, valid_days(passes.init_time, passes.lead_time)))
         reports = protocol.fit_reports(self)
         self.notes = list(dict.fromkeys(note for report in reports for note in report.notes))
         if counts := count_unfitted(reports):

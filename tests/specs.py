@@ -13,6 +13,7 @@ def specs_of(conf):
 
 HERE = Path(__file__).parent
 SPECS = specs_of(HERE.parent / "conf")
+SPECS["auto"] |= {"minutes": 0, "folds": 2}  # without boosted EMOS, which is tested alone
 SPECS["boosted_emos"] |= {"max_steps": 10, "folds": 2}  # more steps and folds only take longer
 SPECS["poet"] |= {"widths": [4, 8, 12], "heads": 3}  # the published widths need larger grids and more time
 

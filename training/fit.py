@@ -31,6 +31,7 @@ from data_pipeline.split import Split
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task
 from models.parallel.mesh import Mesh
+from training.auto import is_auto, train_auto
 from training.optimization.loss import Loss
 from training.optimization.specs import build_spec
 from training.run.trainer_options import TrainerOptions
@@ -123,7 +124,9 @@ def fit(
                 Path(folder), _identity(plan, source.fingerprint), source.fingerprint,
                 source.ensemble_fields(own.inputs, own.lead_times).grid,
             )  # fmt: skip
-            corrector = train_corrector(plan, run, Mesh.single(), meter, lambda found: None)
+            corrector = (train_auto if is_auto(plan) else train_corrector)(
+                plan, run, Mesh.single(), meter, lambda found: None
+            )
     except InterruptedRunError:
         raise KeyboardInterrupt from None
     except InputError as error:

@@ -26,6 +26,7 @@ from data_pipeline.store import choose_source
 from models.corrector import Corrector, check_tiles, needed_task
 from models.parallel.mesh import Mesh, join_mesh
 from models.parallel.mesh_shape import mesh_shape
+from training.auto import is_auto, train_auto
 from training.initial_state import hash_corrector_files
 from training.optimization.loss import Loss
 from training.run.run_folder import FolderLock, claim, resumable
@@ -78,7 +79,8 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         say(f"wrote {corrector_file}")
 
     reads_files = isinstance(plan.sources["train"], Archive)
-    train_corrector(plan, claimed, mesh, meter, keep, partial(advise_store, cfg) if reads_files else lambda moments: "")
+    train = train_auto if is_auto(plan) else train_corrector
+    train(plan, claimed, mesh, meter, keep, partial(advise_store, cfg) if reads_files else lambda moments: "")
 
 
 def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:

@@ -239,9 +239,15 @@ def average(distributions: Sequence[Distribution], weights: Tensor | None = None
     they are censored and transformed, so that each quantile lies between those of the parts. The average of truncated
     and of gamma distributions has the mean of their means (`scaled_to_mean`).
 
-    `weights` (K, ...) of the K distributions have the sum 1 and broadcast to the parameters; None: equal weights.
-    Raises `InputError` for distributions of different kinds or powers.
+    `weights` (K, ...) of the K distributions have the sum 1 and broadcast to the parameters; None: equal weights. Where
+    one of them with a weight is the raw ensemble in place of a model, the average is the raw ensemble. Raises
+    `InputError` for distributions of different kinds or powers.
     """
+    patched = [(k, one) for k, one in enumerate(distributions) if isinstance(one, Patched)]
+    if patched and len(patched) < len(distributions) and all(one.outer.as_members is not None for _, one in patched):
+        masks = [one.where if weights is None else one.where | (weights[k] == 0) for k, one in patched]
+        inner = average([one.inner if isinstance(one, Patched) else one for one in distributions], weights)
+        return Patched(torch.stack(torch.broadcast_tensors(*masks)).all(0), inner, patched[0][1].outer)
     first, *others = distributions
     for other in others:
         if type(other) is not type(first):

@@ -19,10 +19,11 @@ from ranks import run_on_ranks
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, forecast_times
 from data_pipeline.task import Task
-from models.combine import check_shares, combine
-from models.committee_weights import Cases, fit_target_weights, validation_cases
+from models.averages.combination import combine
+from models.averages.stacking import Cases, _best_weights, validation_cases, weigh
+from models.combine import check_shares
 from models.corrector import Corrector
 from models.distribution import Bernstein, CensoredNormal, Ensemble, Normal, average
 from models.parallel.domain import Domain
@@ -200,45 +201,60 @@ def test_quantiles_of_a_weighted_average_are_weighted_means_of_quantiles(numbers
         torch.testing.assert_close(average(parts, weights).quantile(level), expected, rtol=1e-9, atol=1e-9)
 
 
-def normal_cases(generator, errors, starts, per_start=400):
+def normal_cases(generator, errors, starts, per_start=400, folds=2):
     """Cases of normal forecasts with the spread 1 and independent errors of these sizes, one row for each start."""
     sizes = torch.tensor(errors).double()  # (starts, K)
     truth = torch.zeros(starts, per_start).double()
     means = torch.randn(len(errors[0]), starts, per_start, generator=generator, dtype=torch.float64)
     means = means * sizes.T[..., None]
     parts = tuple(Normal(mean.flatten(), torch.ones(truth.numel()).double()) for mean in means)
-    start = torch.arange(starts)[:, None].expand(truth.shape).flatten()
+    fold = (torch.arange(starts) * folds // starts)[:, None].expand(truth.shape).flatten()
     area = torch.rand(truth.numel(), generator=generator, dtype=torch.float64) + 0.5
-    return Cases(parts, truth.flatten(), area, start)
+    return Cases(parts, truth.flatten(), area, fold)
 
 
 def test_weights_of_independent_errors_are_their_inverse_variances():
     """With a fixed spread, the CRPS of a normal forecast increases with the variance of its error."""
-    sizes = [0.5, 1.0, 2.0]
-    fit = fit_target_weights(normal_cases(torch.Generator().manual_seed(0), [sizes] * 40, 40))
+    sizes = [0.5, 1.0, 1.5]
+    (found,) = weigh([normal_cases(torch.Generator().manual_seed(0), [sizes] * 40, 40)])
     inverse = 1 / np.square(sizes)
-    np.testing.assert_allclose(fit.fitted, inverse / inverse.sum(), atol=0.015)
-    assert fit.better
-    assert fit.used == fit.fitted
+    np.testing.assert_allclose(found.weights, inverse / inverse.sum(), atol=0.015)
+    assert found.choice == "fitted"
+    assert found.crps < min(found.tried[name] for name in ("equal", "0", "1", "2"))
 
 
 def test_fitted_weights_are_the_best_of_a_scan():
     cases = normal_cases(torch.Generator().manual_seed(1), [[0.7, 1.1]] * 4, 4, per_start=50)
     scan = torch.linspace(0, 1, 1001).double()
-    scores = torch.stack([cases.crps(torch.stack([value, 1 - value])) for value in scan])
-    assert fit_target_weights(cases).fitted[0] == pytest.approx(float(scan[scores.argmin()]), abs=1.1e-3)
+    scores = torch.stack([cases.mean(cases.scores(torch.stack([value, 1 - value]))) for value in scan])
+    assert float(_best_weights(cases)[0]) == pytest.approx(float(scan[scores.argmin()]), abs=1.1e-3)
 
 
-def test_weights_that_fail_on_other_dates_are_equal():
+def test_weights_that_fail_on_other_dates_are_not_taken():
     """In each half another corrector is better: weights of one half are the wrong ones for the other."""
-    fit = fit_target_weights(normal_cases(torch.Generator().manual_seed(2), [[0.2, 2.0]] * 4 + [[2.0, 0.2]] * 4, 8))
-    assert fit.cross_crps > fit.equal_crps
-    assert fit.used == (0.5, 0.5)
+    (found,) = weigh([normal_cases(torch.Generator().manual_seed(2), [[0.2, 2.0]] * 4 + [[2.0, 0.2]] * 4, 8)])
+    assert found.tried["fitted"] > found.tried["equal"]
+    assert found.weights == (0.5, 0.5)
+
+
+def test_a_part_that_is_best_alone_gets_all_the_weight():
+    (found,) = weigh([normal_cases(torch.Generator().manual_seed(2), [[0.1, 30.0]] * 8, 8)])
+    assert found.weights == (1, 0)
+
+
+def test_lead_times_with_few_cases_get_the_weights_of_all():
+    """Weights of four cases at each of 60 lead times are noise, those of all cases are not."""
+    generator = torch.Generator().manual_seed(4)
+    found = weigh([normal_cases(generator, [[0.7, 1.0]] * 2, 2, per_start=2) for _ in range(60)])
+    together = [one.weights for one in found if one.choice == "all leads"]
+    assert together
+    inverse = np.array([1 / 0.49, 1.0])
+    np.testing.assert_allclose(together[0], inverse / inverse.sum(), atol=0.15)
 
 
 def test_one_start_date_is_not_enough():
-    with pytest.raises(InputError, match="needs two start dates or more in the validation years"):
-        fit_target_weights(normal_cases(torch.Generator(), [[1.0, 1.0]], 1))
+    with pytest.raises(InputError, match="need two start dates or more"):
+        weigh([normal_cases(torch.Generator(), [[1.0, 1.0]], 1)])
 
 
 class Steep(Normal):
@@ -252,7 +268,7 @@ def test_weights_without_a_gradient_are_not_equal_weights():
     cases = normal_cases(torch.Generator().manual_seed(0), [[0.5, 1.0]] * 4, 4)
     steep = replace(cases, parts=tuple(Steep(part.mu, part.sigma) for part in cases.parts))
     with pytest.raises(InputError, match="the CRPS has no finite gradient by the weights; leave out weights"):
-        fit_target_weights(steep)
+        weigh([steep])
 
 
 def test_cases_are_the_verifiable_cells(files, toy):
@@ -262,26 +278,27 @@ def test_cases_are_the_verifiable_cells(files, toy):
     data.samples[3].mask[0, :, 7] = False
     correctors = [Corrector.load(path) for path in files]
     found = validation_cases(correctors, data)
-    for target, cases in enumerate(found):
-        total, areas, count = 0.0, 0.0, 0
-        for sample in data.samples:
-            batch = as_batch(sample)
-            with torch.no_grad():
-                forecasts = [corrector(batch) for corrector in correctors]
-            mu, sigma = (
-                torch.stack([getattr(one, name)[0, target].double() for one in forecasts]).mean(0)
-                for name in ("mu", "sigma")
-            )
-            for row, area in enumerate(GRID.weights):
-                for column in range(GRID.shape[1]):
-                    truth = float(sample.target[target, row, column])
-                    if np.isfinite(truth) and sample.mask[target, row, column]:
-                        one = Normal(mu[row, column], sigma[row, column])
-                        total += area * float(one.crps(torch.tensor(truth, dtype=torch.float64)))
-                        areas, count = areas + area, count + 1
-        assert count == len(cases.truth) < 6 * 9 * 12
-        third = torch.full((3,), 1 / 3, dtype=torch.float64)
-        assert float(cases.crps(third)) == pytest.approx(total / areas, abs=ROUNDING)
+    for target, of_target in enumerate(found):
+        for lead, cases in zip(BOTH.lead_times, of_target, strict=True):
+            total, areas, count = 0.0, 0.0, 0
+            for sample in (sample for sample in data.samples if int(sample.lead_time) == lead):
+                batch = as_batch(sample)
+                with torch.no_grad():
+                    forecasts = [corrector(batch) for corrector in correctors]
+                mu, sigma = (
+                    torch.stack([getattr(one, name)[0, target].double() for one in forecasts]).mean(0)
+                    for name in ("mu", "sigma")
+                )
+                for row, area in enumerate(GRID.weights):
+                    for column in range(GRID.shape[1]):
+                        truth = float(sample.target[target, row, column])
+                        if np.isfinite(truth) and sample.mask[target, row, column]:
+                            one = Normal(mu[row, column], sigma[row, column])
+                            total += area * float(one.crps(torch.tensor(truth, dtype=torch.float64)))
+                            areas, count = areas + area, count + 1
+            assert count == len(cases.truth)
+            third = torch.full((3,), 1 / 3, dtype=torch.float64)
+            assert float(cases.mean(cases.scores(third))) == pytest.approx(total / areas, abs=ROUNDING)
 
 
 def cases_on_standin(rank, files, toy):
@@ -294,24 +311,27 @@ def test_cases_of_another_device_are_those_of_the_cpu(files, toy):
     (found,) = run_on_ranks(1, cases_on_standin, files, toy, fresh=True)
     expected = validation_cases([Corrector.load(path) for path in files], toy(BOTH, GRID, 4, seed=9))
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(
+        *([cases for of_target in one for cases in of_target] for one in (found, expected)), strict=True
+    ):
         assert torch.equal(one.truth, other.truth)
-        assert float(one.crps(third)) == pytest.approx(float(other.crps(third)), abs=ROUNDING)
+        torch.testing.assert_close(one.scores(third), other.scores(third), rtol=0, atol=ROUNDING)
 
 
 def test_forecasts_that_are_not_finite_are_refused(files, toy):
     correctors = [Corrector.load(path) for path in files]
     torch.nn.init.constant_(next(correctors[1].parameters()), torch.nan)
-    with pytest.raises(InputError, match="a forecast of the correctors is not finite"):
-        fit_target_weights(validation_cases(correctors, toy(BOTH, GRID, 4, seed=9))[0])
+    with pytest.raises(InputError, match="a forecast of the parts is not finite"):
+        weigh(validation_cases(correctors, toy(BOTH, GRID, 4, seed=9))[0])
 
 
 def test_some_cells_of_each_forecast_are_drawn(files, toy, monkeypatch):
-    monkeypatch.setattr("models.committee_weights.CELLS", 20)
+    monkeypatch.setattr("models.averages.stacking.VALUES", 60)
     correctors = [Corrector.load(path) for path in files[:2]]
-    for cases in validation_cases(correctors, toy(BOTH, GRID, 6, seed=9)):
-        _, counts = cases.start.unique(return_counts=True)
-        assert counts.tolist() == [20] * 6
+    data = toy(BOTH, GRID, 6, seed=9)
+    starts, forecasts = len(forecast_times(data)[0].unique()), len(data)
+    drawn = sum(len(cases.truth) for cases in validation_cases(correctors, data)[0])
+    assert drawn == 60 // starts * forecasts < forecasts * 9 * 12
 
 
 def test_a_committee_keeps_its_weights_in_the_file(files, toy, tmp_path):
@@ -325,15 +345,19 @@ def test_a_committee_keeps_its_weights_in_the_file(files, toy, tmp_path):
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-4)
 
 
-def test_each_target_has_its_own_weights(files, toy, tmp_path):
+def test_each_target_and_lead_time_has_its_own_weights(files, toy, tmp_path):
     committee = combine(files[:2])
-    committee.model.set_weights([[1.0, 0.25], [0.0, 0.75]], 2)
-    batch = as_batch(toy(BOTH, GRID, 1).samples[0])
+    committee.model.set_weights([[[1.0, 0.25], [0.5, 0.5]], [[0.0, 0.75], [0.5, 0.5]]])
+    batch = as_batch(toy(BOTH, GRID, 1).samples[0])._replace(lead_time=torch.tensor([24]))
     with torch.no_grad():
         one, two = (Corrector.load(path)(batch).mu.double() for path in files[:2])
         found = committee(batch).mu.double()
     torch.testing.assert_close(found[:, 0], one[:, 0], rtol=1e-6, atol=1e-4)
     torch.testing.assert_close(found[:, 1], 0.25 * one[:, 1] + 0.75 * two[:, 1], rtol=1e-6, atol=1e-4)
+    with torch.no_grad():
+        later = [corrector(batch._replace(lead_time=torch.tensor([48]))).mu for corrector in committee.model.correctors]
+        found = committee(batch._replace(lead_time=torch.tensor([48]))).mu
+    torch.testing.assert_close(found, (later[0] + later[1]) / 2, rtol=1e-6, atol=1e-4)
 
 
 def test_shares_of_the_command_line():

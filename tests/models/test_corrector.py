@@ -67,7 +67,7 @@ BOUNDED = {
     "truncated": {"_target_": "models.networks.mlp.MLP", "head": "truncated_normal"},
     "gamma": {"_target_": "models.networks.mlp.MLP", "head": "censored_shifted_gamma"},
     "committee": {
-        "_target_": "models.committee.Committee",
+        "_target_": "models.averages.committee.Committee",
         "specs": [{"_target_": "models.networks.mlp.MLP", "head": "censored_normal"}] * 2,
     },
 }

@@ -138,6 +138,6 @@ def test_invalid_powers_are_errors():
         Normalizer.of_model({"power": 0.5}, Task("p", ["msl"], ["msl"], [24]), GRID)
     with pytest.raises(InputError, match=r"model\.lower=1 differs from 0, the lower bound of tp"):
         Normalizer.of_model({"power": 0.5, "lower": 1.0}, RAIN, GRID)
-    committee = {"_target_": "models.committee.Committee", "specs": [EMOS], "power": 0.5}
+    committee = {"_target_": "models.averages.committee.Committee", "specs": [EMOS], "power": 0.5}
     with pytest.raises(InputError, match=r"Committee gets physical values; remove model\.power"):
         Corrector(RAIN.only_targets(), GRID, committee, Days.static)

@@ -140,9 +140,18 @@ WRONG = {
         ({"quantiles": 1}, "model.quantiles must be a whole number of at least 2"),
         ({"window_days": 0}, "model.window_days must be a whole number from 1 to 182"),
     ],
-    "committee.Committee": [
+    "averages.committee.Committee": [
         ({"specs": [SPECS["emos"]] * 2, "weights": weights}, "must be a list for each of its 2 correctors")
-        for weights in ([[1.0]], [[0.5]] * 2 + [[0.5]], [[0.5], [0.6]], [[1.5], [-0.5]], [[float("nan")]] * 2, "ab", 1)
+        for weights in (
+            [[[1.0]]],
+            [[[0.5]]] * 3,
+            [[[0.5]], [[0.6]]],
+            [[[1.5]], [[-0.5]]],
+            [[[float("nan")]]] * 2,
+            [[0.5]] * 2,
+            "ab",
+            1,
+        )
     ],
 }
 

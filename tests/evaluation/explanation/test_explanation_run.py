@@ -68,7 +68,7 @@ def test_the_part_of_emos_is_its_slope_times_the_departure(committee):
     """Against a finite difference: EMOS is linear, so the ratio of change and shift is its slope anywhere."""
     corrector = emos = make_corrector(task=TASK.only_targets())
     if committee:
-        spec = {"_target_": "models.committee.Committee", "specs": [emos.spec, emos.spec]}
+        spec = {"_target_": "models.averages.committee.Committee", "specs": [emos.spec, emos.spec]}
         corrector = Corrector(emos.task, GRID, spec, torch.rand(3, *GRID.shape)).eval()
         for part in corrector.model.correctors:
             part.load_state_dict(emos.state_dict())

@@ -1,0 +1,1 @@
+"""Averages of several models: a committee of correctors, and the default, `auto`."""

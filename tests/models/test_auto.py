@@ -1,0 +1,159 @@
+"""The model `auto` on samples whose best correction is known: it takes that one, at each lead time for itself.
+
+Scores are of fresh samples of the same law, computed by the formulas of scoringrules' reference values for normal
+distributions, not by the model's own weights.
+"""
+
+import math
+
+import pytest
+import torch
+
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.averages.auto import Auto
+from models.corrector import Corrector
+from models.distribution import Ensemble, Patched
+
+GRID = Grid.regular(5, 8)
+SPEC = {"_target_": "models.averages.auto.Auto", "minutes": 0, "folds": 3}
+DAYS = 86400
+
+
+class World:
+    """Forecasts of truth = signal + noise; at each lead time the members are `law(signal, generator)` (M, ...)."""
+
+    def __init__(self, laws, count=240, members=8, seed=0):
+        self.task = Task("world", ["2t"], ["2t"], [*laws], [])
+        self.static = torch.zeros(len(self.task.static_names), *GRID.shape)
+        generator = torch.Generator().manual_seed(seed)
+        self.samples = []
+        for k in range(count):
+            lead = [*laws][k % len(laws)]
+            signal = 280 + 3 * torch.randn(1, *GRID.shape, generator=generator)
+            truth = signal + torch.randn(1, *GRID.shape, generator=generator)
+            self.samples.append(
+                Sample(
+                    laws[lead](signal.expand(members, 1, *GRID.shape), generator),
+                    torch.ones(1, *GRID.shape, dtype=torch.bool), self.static, truth,
+                    torch.tensor(1_000_000_000 + k * 6 * DAYS), torch.tensor(lead),
+                )
+            )  # fmt: skip
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples[index]
+
+
+def draw(like, generator):
+    return torch.randn(like.shape, generator=generator)
+
+
+def perfect(signal, generator):
+    return signal + draw(signal, generator)
+
+
+def biased(signal, generator):
+    """Too warm, with half the spread."""
+    return signal + 2 + 0.5 * draw(signal, generator)
+
+
+def blind(signal, generator):
+    """No information about the signal."""
+    return 280 + 3 * draw(signal[:1], generator) + 0.1 * draw(signal, generator)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A corrector of a world in which each lead time has another law."""
+    world = World({24: perfect, 48: biased, 72: blind}, count=360)
+    corrector = Corrector(world.task, GRID, SPEC, world.static)
+    corrector.fit(world)
+    return corrector.eval()
+
+
+def crps_of(corrector, law, lead):
+    """Mean CRPS of fresh forecasts; the fair one where the forecast is an ensemble."""
+    world = World({lead: law}, count=40, seed=9)
+    sample = next(batches(world, 40))
+    with torch.no_grad():
+        found = corrector(sample)
+    return float(found.crps(sample.target, fair=True).mean()), found
+
+
+IDEAL = 1 / math.sqrt(math.pi)
+"""CRPS of N(signal, 1), which knows the signal."""
+
+
+def test_a_perfect_ensemble_stays_as_it_is(fitted):
+    crps, found = crps_of(fitted, perfect, 24)
+    assert isinstance(found, Patched)
+    assert isinstance(found.outer, Ensemble)
+    assert not found.where.any()
+    assert crps == pytest.approx(IDEAL, rel=0.03)
+
+
+def test_a_bias_and_a_wrong_spread_are_corrected(fitted):
+    """The mean of 8 members has an error of 0.5² / 8 beside the noise of the truth."""
+    crps, found = crps_of(fitted, biased, 48)
+    assert found.where.all()
+    assert crps == pytest.approx(IDEAL * math.sqrt(1 + 0.25 / 8), rel=0.03)
+
+
+def test_a_forecast_without_information_becomes_climatology(fitted):
+    crps, found = crps_of(fitted, blind, 72)
+    assert crps == pytest.approx(IDEAL * math.sqrt(1 + 9), rel=0.03)
+    assert found.where.all()
+
+
+def test_weights_and_choices_are_in_the_file(fitted, tmp_path):
+    fitted.save(tmp_path / "auto")
+    again = Corrector.load(tmp_path / "auto")
+    sample = next(batches(World({24: perfect, 48: biased, 72: blind}, count=6), 6))
+    with torch.no_grad():
+        one, other = fitted(sample), again(sample)
+    assert torch.equal(one.mean, other.mean)
+    assert torch.equal(one.where, other.where)
+
+
+def test_the_table_says_what_won(capsys):
+    world = World({24: biased}, count=120)
+    Corrector(world.task, GRID, SPEC, world.static).fit(world)
+    header, row = (line for line in capsys.readouterr().out.splitlines() if line.startswith(("CRPS", "2t")))
+    assert header.split()[:4] == ["CRPS", "in", "left-out", "years"]
+    assert row.endswith(" emos")
+
+
+def test_a_part_without_enough_cases_is_left_out_and_named(capsys):
+    """Two years with three cases each."""
+    world = World({24: biased}, count=6)
+    world.samples = [
+        sample._replace(init_time=torch.tensor(946_684_800 + (k % 3) * DAYS + k // 3 * 366 * DAYS))
+        for k, sample in enumerate(world.samples)
+    ]
+    corrector = Corrector(world.task, GRID, SPEC, world.static)
+    corrector.fit(world)
+    assert "is left out, because" in capsys.readouterr().out
+    crps, _ = crps_of(corrector, biased, 24)
+    assert math.isfinite(crps)
+
+
+def test_a_large_grid_is_represented_by_some_cells(monkeypatch, fitted):
+    """Weights from 10 of 40 cells: the forecasts are as good as with all."""
+    monkeypatch.setattr("models.averages.auto.SAMPLE_CASES", 10 * 360)
+    world = World({24: perfect, 48: biased, 72: blind}, count=360)
+    corrector = Corrector(world.task, GRID, SPEC, world.static)
+    corrector.fit(world)
+    for law, lead in ((perfect, 24), (biased, 48), (blind, 72)):
+        assert crps_of(corrector, law, lead)[0] == pytest.approx(crps_of(fitted, law, lead)[0], rel=0.03)
+
+
+def test_before_a_fit_the_forecast_has_the_moments_of_the_ensemble():
+    sample = next(batches(World({24: biased}, count=4), 4))
+    found = Auto(World({24: biased}, 1).task, GRID)(sample)
+    torch.testing.assert_close(found.mean, sample.ensemble.mean(1), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(found.std, sample.ensemble.std(1), rtol=1e-3, atol=1e-3)
