@@ -67,10 +67,11 @@ class BoostedEMOS(CellModel):
         C, S = len(task.channels), len(task.static_names) if shared else 0
         count = 2 * C + 2 + S + products * ((C + 2) * (C + 3) // 2)
         # The initial coefficients give the raw ensemble: one for its mean and its log spread.
-        raw = torch.zeros(len(task.lead_times), 2 + 2 * count, len(task.targets))
+        raw = torch.zeros(len(task.lead_times), 4 + 2 * count, len(task.targets))
         for t, c in enumerate(task.target_channels):
             raw[:, 1 + c, t] = 1
             raw[:, 2 + count + C + c, t] = 1
+        raw[:, -2], raw[:, -1] = -1e30, 1e30  # no limits of the spread
         raw[:, 1 + count] = -math.log(FAMILIES[family].standard.std)
         cells = (1, 1) if shared else grid.shape
         super().__init__(task, grid, raw[..., None, None].expand(*raw.shape, *cells).clone(), lower)

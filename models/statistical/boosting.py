@@ -7,6 +7,7 @@ on all predictors at once would fit noise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -20,6 +21,9 @@ from data_pipeline.common.errors import InputError
 from models.distribution import Distribution
 from models.statistical.regression import NEGLIGIBLE_ERROR, Fit, Regression, cell_blocks
 
+SPREAD_MARGIN = math.log(2)
+"""A forecast's log σ leaves the range of the training cases by so much at most. σ is exponential in its predictors: a
+predictor beyond its range in training gave a forecast with a CRPS of 10,000 K."""
 EMOSIndices = tuple[int, int]
 """Indices of two predictors, ensemble mean and log spread. The fit starts from EMOS with these two."""
 
@@ -69,11 +73,11 @@ def fit_boosted(
     shared: bool = False,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """Return coefficients (2 + 2P, K), float64, of K cells, from N cases in order of time and P predictors.
+    """Return coefficients (4 + 2P, K), float64, of K cells, from N cases in order of time and P predictors.
 
-    Each predictor is (N, K) or (N, 1), truth (N, K). The first half of the coefficients gives μ, the second log σ; each
-    half begins with the constant. `lower` (K,) is the lower bound of a bounded family. `shared` pools all cells, which
-    count by their `weight` (K,), and returns (2 + 2P, 1). A case with a NaN is left out.
+    Each predictor is (N, K) or (N, 1), truth (N, K). The first 1 + P coefficients give μ, the next log σ; each begin
+    with the constant. The last two are the lowest and highest log σ of a forecast. `lower` (K,) is the lower bound of a bounded family. `shared` pools all cells, which
+    count by their `weight` (K,), and returns (4 + 2P, 1). A case with a NaN is left out.
     """
     boosting.regression.check_lower(lower)
     weight = torch.ones(truth.shape[1], dtype=torch.float64) if weight is None else weight.double()
@@ -90,17 +94,17 @@ def fit_boosted(
 def predict_boosted(
     regression: Regression, coefficients: Tensor, predictors: Sequence[Tensor], lower: Tensor | None = None
 ) -> Distribution:
-    """Return the distribution (*S) for coefficients (2 + 2P, *S) and predictors (*S)."""
+    """Return the distribution (*S) for coefficients (4 + 2P, *S) and predictors (*S)."""
     mu, log_sigma = linear_predictors(coefficients, predictors)
     return regression.distribution(mu, log_sigma, lower)
 
 
 def linear_predictors(coefficients: Tensor, predictors: Sequence[Tensor]) -> Tensor:
-    """Return μ and log σ, (2, *S), for coefficients (2 + 2P, *S) and predictors (*S)."""
-    constant, *slopes = coefficients.unflatten(0, (2, -1)).unbind(1)
+    """Return μ and log σ, (2, *S), for coefficients (4 + 2P, *S) and predictors (*S)."""
+    found, *slopes = coefficients[:-2].unflatten(0, (2, -1)).unbind(1)
     for slope, x in zip(slopes, predictors, strict=True):
-        constant = constant + slope * x
-    return constant
+        found = found + slope * x
+    return torch.stack([found[0], found[1].maximum(coefficients[-2]).minimum(coefficients[-1])])
 
 
 def total_score(curve: Tensor, weight: Tensor) -> Tensor:
@@ -183,7 +187,7 @@ class CaseBlock(NamedTuple):
         return torch.stack([(share * score).sum((1, 2)) for _, score in steps], dim=1)
 
     def fit(self, boosting: Boosting, emos: EMOSIndices, steps: int) -> Fit:
-        """Return the coefficients (2 + 2P, k) of the predictors in their own units, after `steps` steps.
+        """Return the coefficients (4 + 2P, k) of the predictors in their own units, after `steps` steps.
 
         A cell that the steps leave with a worse score than before keeps the EMOS it started from, as a penalised fit.
         """
@@ -196,7 +200,13 @@ class CaseBlock(NamedTuple):
         last = torch.where(worse[:, None, None], start[:, 0], last)
         slopes = last[:, :, 1:] / self.scale[:, None]
         constant = last[:, :, :1] - (slopes * self.location[:, None]).sum(2, keepdim=True)
-        return Fit(torch.cat([constant, slopes], dim=2).flatten(1).T, penalised | worse)
+        log_sigma, known = (last[:, 1:] @ self.x)[:, 0], self.weight[:, 0] > 0
+        limits = [
+            torch.where(known, log_sigma, torch.inf).amin(1) - SPREAD_MARGIN,
+            torch.where(known, log_sigma, -torch.inf).amax(1) + SPREAD_MARGIN,
+        ]
+        found = torch.cat([torch.cat([constant, slopes], dim=2).flatten(1).T, torch.stack(limits)])
+        return Fit(found.masked_fill(last[:, 0, 0].isnan(), torch.nan), penalised | worse)
 
     def iterate(self, boosting: Boosting, theta: Tensor, weight: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield coefficients (k, F, 2, 1 + P), first `theta`, and the score (k, F, N) of each case after each step.

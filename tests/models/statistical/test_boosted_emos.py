@@ -57,7 +57,7 @@ def test_a_shared_model_uses_static_fields():
     train, test = (b._replace(target=b.target + 2 * b.static[:, :1]) for b in (batch(seed=3), batch(seed=4)))
     model = BoostedEMOS(TASK, GRID, products=True, shared=True)
     model.fit([train])
-    assert model.coefficients.shape == (2, 2 + 2 * (6 + 2 + 3 + 15), 1, 1, 1)
+    assert model.coefficients.shape == (2, 4 + 2 * (6 + 2 + 3 + 15), 1, 1, 1)
     assert crps(model, test) < 0.3
 
 

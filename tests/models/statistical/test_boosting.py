@@ -38,7 +38,7 @@ def test_boosting_finds_the_relevant_predictors_and_nearly_the_distribution():
     x, y, _ = cases(cells=20)
     fresh, truth, law = cases(cells=20, seed=1)
     found = fit_boosted(Boosting(LOG), x, y)
-    mu, log_sigma = found.unflatten(0, (2, -1))
+    mu, log_sigma = found[:-2].unflatten(0, (2, -1))
     expected = torch.tensor([1, 2, 0, 0.7, 0])
     torch.testing.assert_close(mu[:5].mean(1), expected.double(), rtol=0, atol=0.05)
     torch.testing.assert_close(log_sigma[:5].mean(1), torch.tensor([0.2, 0, 1, 0, 0.4]).double(), rtol=0, atol=0.2)
@@ -55,7 +55,7 @@ def test_many_small_steps_converge_to_the_regression_on_all_predictors():
     terms = [torch.ones(1, 1).double(), *(v.T for v in x)]
     monster = LOG.fit(terms, terms, y.T, y.T * 0 + 1).coefficients
     block = CaseBlock.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(3, 400), None)
-    torch.testing.assert_close(block.fit(boosting, (0, 1), 300).coefficients, monster, rtol=0, atol=2e-4)
+    torch.testing.assert_close(block.fit(boosting, (0, 1), 300).coefficients[:-2], monster, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -86,11 +86,11 @@ def test_the_first_step_has_the_largest_expected_decrease():
         return score(LOG, theta[:, None], x, y)
 
     changed = (after - before).abs() > 1e-9
-    changed[[0, 1 + P]] = False  # constants absorb the predictors' means
+    changed[[0, 1 + P, -2, -1]] = False  # constants absorb the predictors' means; limits follow the spread
     (chosen,) = changed.nonzero()[:, 0].tolist()
     decrease = []
     for p in range(2 + 2 * P):
-        mean = torch.zeros(2 + 2 * P, dtype=torch.float64)
+        mean = torch.zeros(4 + 2 * P, dtype=torch.float64)
         mean[p] = 1 / unit[p]
         if p % (1 + P):
             mean[p - p % (1 + P)] = -float(x[p % (1 + P) - 1].mean()) / unit[p]
@@ -108,7 +108,7 @@ def test_useless_predictors_get_no_coefficients():
     x = torch.randn(12, 200, 40, generator=g, dtype=torch.float64)
     y = x[0] + torch.exp(x[1] / 3) * torch.randn(200, 40, generator=g, dtype=torch.float64)
     found = fit_boosted(Boosting(LOG), list(x), y)
-    assert int((found.unflatten(0, (2, -1))[:, 3:] != 0).sum(1).max()) <= 1
+    assert int((found[:-2].unflatten(0, (2, -1))[:, 3:] != 0).sum(1).max()) <= 1
 
 
 def test_the_number_of_steps_has_the_lowest_total_score():
@@ -186,3 +186,14 @@ def test_products_are_all_of_degree_two():
     matrix = torch.stack(terms)[:, None] * torch.stack(terms)
     rows, columns = torch.triu_indices(4, 4)
     torch.testing.assert_close(torch.stack(products(terms)), matrix[rows, columns])
+
+
+def test_a_predictor_far_beyond_its_range_in_training_at_most_doubles_the_spread():
+    """Without limits, the last forecast's σ would be e⁵⁰ times as large."""
+    generator = torch.Generator().manual_seed(0)
+    mean, log_spread = torch.randn(300, 1, generator=generator), torch.randn(300, 1, generator=generator).clamp(-2, 2)
+    truth = mean + log_spread.exp() * torch.randn(300, 1, generator=generator)
+    coefficients = fit_boosted(Boosting(LOG, max_steps=20), [mean, log_spread], truth)
+    inside = predict_boosted(LOG, coefficients[:, None], [mean, log_spread]).std
+    beyond = predict_boosted(LOG, coefficients[:, None], [mean[:1], torch.tensor([[50.0]])]).std
+    torch.testing.assert_close(beyond[0], 2 * inside.amax(0), rtol=1e-6, atol=0)
