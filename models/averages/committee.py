@@ -27,8 +27,8 @@ class Committee(nn.Module):
 
     Networks fit different parts of the noise of their training years, so their average is better than each of them
     (Lakshminarayanan et al. 2017, arXiv:1612.01474). `specs` describe their models; each corrector keeps its own
-    parameters and normalisation. `weights` are `LeadWeights`; None: all are equal. `deepweather combine` makes a committee
-    of trained correctors.
+    parameters and normalisation. `weights` are `LeadWeights`; None: all are equal. `deepweather combine` makes a
+    committee of trained correctors.
     """
 
     physical = True

@@ -76,8 +76,9 @@ def fit_boosted(
     """Return coefficients (4 + 2P, K), float64, of K cells, from N cases in order of time and P predictors.
 
     Each predictor is (N, K) or (N, 1), truth (N, K). The first 1 + P coefficients give μ, the next log σ; each begin
-    with the constant. The last two are the lowest and highest log σ of a forecast. `lower` (K,) is the lower bound of a bounded family. `shared` pools all cells, which
-    count by their `weight` (K,), and returns (4 + 2P, 1). A case with a NaN is left out.
+    with the constant. The last two are the lowest and highest log σ of a forecast. `lower` (K,) is the lower bound of a
+    bounded family. `shared` pools all cells, which count by their `weight` (K,), and returns (4 + 2P, 1). A case with a
+    NaN is left out.
     """
     boosting.regression.check_lower(lower)
     weight = torch.ones(truth.shape[1], dtype=torch.float64) if weight is None else weight.double()
