@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_args
 import xarray as xr
 
 from data_pipeline.common.checks import check_choice
-from data_pipeline.common.errors import InputError
+from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import expand_addresses
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
@@ -30,6 +30,7 @@ from data_pipeline.protocols import Fields, MissingPolicy
 from data_pipeline.regridding.target import TargetGrid, check_grid_option, regular_grid
 from data_pipeline.regridding.weights import METHODS, Method
 from data_pipeline.task import Task, Variable
+from data_pipeline.truth_checks import CHECKS_VERSION, Findings, TruthChecks, checked, examine
 
 _PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
 
@@ -49,6 +50,9 @@ class Archive:
     `grid` names the grid on which all parts are read: `ensemble` or `analysis` for the grid of this part, or a number
     of degrees. The method `regridding` brings fields to this grid. With None, all parts must have the points of the
     ensemble's grid.
+
+    `truth_checks` decides about implausible values of the analyses (`data_pipeline.truth_checks`): they are only
+    reported (`report`), are missing (`mask`), or raise an `error` when they are read.
     """
 
     ensemble: Sequence[str]
@@ -60,12 +64,14 @@ class Archive:
     intervals: Mapping[str, Any] | None = None
     grid: str | float | None = None
     regridding: Method = "conservative"
+    truth_checks: TruthChecks = "report"
 
     moments: ClassVar[None] = None
     omissions: ClassVar[tuple[Omission, ...]] = ()
 
     def __post_init__(self) -> None:
         check_choice("data.archive.missing", self.missing, get_args(MissingPolicy))
+        check_choice("data.archive.truth_checks", self.truth_checks, get_args(TruthChecks))
         names = checked_names("data.archive.variable_names", self.variable_names)
         object.__setattr__(self, "variable_names", names)
         _ = self._ensemble_intervals, self._analysis_intervals
@@ -88,6 +94,10 @@ class Archive:
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analyses to read samples from; missing fields are NaN."""
+        return checked(self._analyses(variables), self.truth_checks, self._findings)
+
+    def _analyses(self, variables: Sequence[Variable]) -> Fields:
+        """Open the analyses as they are in the files."""
         return files.analysis_fields(
             self.analysis, variables,
             names=self.variable_names, target=self._target, intervals=self._analysis_intervals, missing="mask",
@@ -98,7 +108,7 @@ class Archive:
         """All static fields, (latitude, longitude); empty if there are none."""
         if not self.static_fields:
             return xr.Dataset()
-        return files.open_static(self.static_fields, names=self.variable_names, target=self._target)
+        return files.static_dataset(self.static_fields, self.variable_names, self._target)
 
     @cached_property
     def oracle(self) -> Archive | None:
@@ -115,7 +125,23 @@ class Archive:
         contents = {part: [[path.name for path in own], content_hashes(own)] for part, own in paths.items()}
         stated = [self._ensemble_intervals.described, self._analysis_intervals.described]
         grid = self.grid is not None and [self.grid, self.regridding]
-        return fingerprint_of(contents, common_versions(), self.variable_names or {}, stated, grid)
+        masked = [CHECKS_VERSION] if self.truth_checks == "mask" else []
+        return fingerprint_of(contents, common_versions(), self.variable_names or {}, stated, grid, *masked)
+
+    def _findings(self, variable: Variable) -> Findings:
+        """Return the implausible values of the analyses of a variable, compared with forecasts of all lead times."""
+        if variable not in self._found:
+            try:
+                leads = files.lead_times_of(self.ensemble, variable, names=self.variable_names)
+                forecasts = self.ensemble_fields([variable], leads)
+            except AbsentVariableError:
+                forecasts = None
+            self._found[variable] = examine(self._analyses([variable]), variable, forecasts)
+        return self._found[variable]
+
+    @cached_property
+    def _found(self) -> dict[Variable, Findings]:
+        return {}
 
     @cached_property
     def _ensemble_intervals(self) -> StatedIntervals:

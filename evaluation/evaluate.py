@@ -39,6 +39,7 @@ from data_pipeline.sources.plausibility import data_warnings
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
+from data_pipeline.truth_checks import TRUTH_TABLE
 from data_pipeline.variables.meaning import list_unknown
 from evaluation.forecast_writer import check_writing, write_forecasts
 from evaluation.forecasters.corrector_checks import (
@@ -298,7 +299,8 @@ def gather_models(plan: Plan, correctors: Mapping[str, FoldCorrectors], data: Sc
     notes = training_years_warnings(fits, correctors)
     notes += [note for name, folds in (own | correctors).items() for note in unfitted_warnings(name, folds)]
     notes += [unknown] if (unknown := list_unknown(forecasts.meanings)) else []
-    notes += mesh.run_on_first(lambda: data_warnings(plan.source(dates), task, dates, cfg.max_members))
+    table = Path(cfg.run_dir, TRUTH_TABLE)
+    notes += mesh.run_on_first(lambda: data_warnings(plan.source(dates), task, dates, cfg.max_members, table=table))
     notes += notes_on(data.files)
     check_comparison(models, [*reference_warnings(fits), *notes])
     notes += plan.choice.check(task, domain, forecasts.members, "climatology" in compared)

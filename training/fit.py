@@ -29,6 +29,7 @@ from data_pipeline.protocols import MissingPolicy
 from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.split import Split
 from data_pipeline.task import Task
+from data_pipeline.truth_checks import TruthChecks
 from models.corrector import Corrector, needed_task
 from models.parallel.mesh import Mesh
 from training.auto import is_auto, train_auto
@@ -62,6 +63,7 @@ def fit(
     names: Mapping[str, str] | None = None,
     members: int | None = None,
     missing: MissingPolicy = "error",
+    truth_checks: TruthChecks = "report",
     loss: str | Mapping[str, Any] | Loss = "crps",
     epochs: int = 15,
     batch_size: int = 8,
@@ -82,9 +84,10 @@ def fit(
     `train` and `val` are the first and last year, or date, of training and validation; a forecast belongs to the period
     of its valid time. Networks need `val`: the weights with the lowest validation loss are kept. `test` is left out of
     both. `missing` says what happens to a forecast that has a field without any value: it raises an `error`, keeps its
-    missing values (`mask`), or is left out (`drop`). `members` limits each forecast to its first members. `loss` is a
-    name of `conf/loss`, or a `training.optimization.loss.Loss`. `trainer` holds further options of `conf/trainer`, such
-    as `patience` or `accelerator`.
+    missing values (`mask`), or is left out (`drop`). `truth_checks` says what happens to implausible values of the
+    truth: they are only reported (`report`), are missing (`mask`), or raise an `error`. `members` limits each forecast
+    to its first members. `loss` is a name of `conf/loss`, or a `training.optimization.loss.Loss`. `trainer` holds
+    further options of `conf/trainer`, such as `patience` or `accelerator`.
 
     `progress`, such as `print`, is called with each line about the run, and with each step of a `Progress`, whose text
     is one line. An exception that `progress` raises ends the fit. Forecasts that are left out, regressions that cannot
@@ -105,7 +108,7 @@ def fit(
         _check_periods(own)
         own_options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
         options = construct("fit", TrainerOptions, {"loggers": []} | trainer | own_options | {"emos_minutes": 0})
-        source = ArraySource(ensemble, truth, static, names, missing)
+        source = ArraySource(ensemble, truth, static, names, missing, truth_checks)
         split = Split(train, val, test, gap_days=gap_days)
         budget = machine_budget()
         if _in_memory(ensemble) and _in_memory(truth):

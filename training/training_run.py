@@ -24,6 +24,7 @@ from data_pipeline.samples.sample_reader import static_fields
 from data_pipeline.sources.plausibility import data_warnings
 from data_pipeline.split import Split
 from data_pipeline.task import Task
+from data_pipeline.truth_checks import TRUTH_TABLE
 from data_pipeline.variables.meaning import list_unknown
 from models.corrector import Corrector, build_model, reads_moments
 from models.distribution import Distribution, Ensemble, Normal
@@ -172,7 +173,8 @@ def train_corrector(
     if unknown := list_unknown(train.meanings):
         say(unknown)
     first = plan.sources["train"], task, dates["train"], plan.members
-    for warning in mesh.run_on_first(lambda: data_warnings(*first, refuse=True)):
+    table = run.folder / TRUTH_TABLE
+    for warning in mesh.run_on_first(lambda: data_warnings(*first, refuse=True, table=table)):
         warn(f"warning: {warning}")
     say(describe_budget(plan.budget))
     with (

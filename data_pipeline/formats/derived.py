@@ -15,6 +15,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress
+from data_pipeline.common.messages import say_once
 from data_pipeline.formats.catalog import DOUBLE, Catalog
 from data_pipeline.formats.equivalents import Operation, needed
 from data_pipeline.formats.recipes import Cookbook, Recipe
@@ -45,6 +46,8 @@ _JOIN: dict[str, np.ufunc] = {
 BUFFER_BYTES = 1 << 26
 """Bytes of the fields that are combined at once."""
 
+LONG_FORECAST = 24 * 60
+"""Minutes after its start at which a forecast of an amount is no longer taken for an analysis without a warning."""
 ROUNDING = 0.01
 """Part of the largest amount by which packing may let a growing amount decrease (8 bits: 1/255)."""
 NEGLIGIBLE = {"m": 1e-4, "J m⁻²": 1e4, "s": 60.0}
@@ -67,6 +70,8 @@ def derived(base: Catalog, wanted: Sequence[Variable], analyses: bool) -> Catalo
         rows, used = _stored(base, variable) if variable in stored else _made(base, book.recipes(variable))
         if not len(rows):
             raise InputError(_cannot_make(base, variable, analyses))
+        if analyses and variable.processing != "instant":
+            _tell_long_forecasts(base, variable, rows, used)
         rows["variable"] = k
         rows["first"] += count
         count += len(used)
@@ -104,6 +109,23 @@ def _made(base: Catalog, recipes: Sequence[Recipe]) -> tuple[np.ndarray, np.ndar
         rows["operation"] = [OPERATIONS.index(recipe.operation) for recipe in recipes]
         rows["file"] = base.rows["file"][terms["row"][rows["first"]]]
     return rows, terms
+
+
+def _tell_long_forecasts(base: Catalog, variable: Variable, rows: np.ndarray, terms: np.ndarray) -> None:
+    """Warn of analyses of a variable that are forecasts and begin `LONG_FORECAST` or more after their start."""
+    ends = np.maximum.reduceat(base.rows["step"][terms["row"]], rows["first"])
+    begins = ends - np.maximum(rows["interval"], 0)
+    if not (long := begins >= LONG_FORECAST).any():
+        return
+    longest = int(begins.argmax())
+    place = base.place(int(terms["row"][rows["first"][longest]]))
+    say_once(
+        f"warning: {base}: {long.sum():,} of {len(rows):,} analyses of {variable} are forecasts that begin a day or "
+        f"more after their start, up to {begins[longest] / 60:g}-{ends[longest] / 60:g} h in {place}; their own errors "
+        "make them a poor truth, so name files of observations or of shorter forecasts",
+        "warning",
+        stderr=True,
+    )
 
 
 def _cannot_make(base: Catalog, variable: Variable, analyses: bool) -> str:

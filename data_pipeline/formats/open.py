@@ -62,14 +62,15 @@ def open_ensemble(
     `lead_times` (hours) select fields; None selects all. Variables have their GRIB shortName.
     `number` is 0 for a control forecast and for files without members. `level` is in hPa. Where one name exists both
     at the surface and on pressure levels, see `datasets.select_variable`. Fields are brought to the grid of `target`;
-    without it they keep their grid, which must be regular.
+    without it they keep their grid, which must be regular. A `target` without a method takes values from the points of
+    its grid, and raises an `InputError` if the fields lack one.
 
     A missing field raises an `InputError`, or is NaN with `missing="mask"`. Levels that were not selected for a
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None
     they are read when they are indexed.
     """
     catalog = _catalog(paths, _parsed(variables), names, intervals)
-    return _dataset(Cube.forecasts(catalog, lead_times, missing, target), chunks, np.dtype(dtype))
+    return _dataset(_on_target(Cube.forecasts(catalog, lead_times, missing, target)), chunks, np.dtype(dtype))
 
 
 def open_analysis(
@@ -88,7 +89,7 @@ def open_analysis(
     of requested amounts and extremes, which come from short forecasts.
     """
     catalog = _catalog(paths, _parsed(variables), names, intervals, analyses=True)
-    return _dataset(Cube.analyses(catalog, missing, target), chunks)
+    return _dataset(_on_target(Cube.analyses(catalog, missing, target)), chunks)
 
 
 def open_static(
@@ -99,8 +100,12 @@ def open_static(
     target: TargetGrid | None = None,
 ) -> xr.Dataset:
     """Open surface fields, all or the names in `wanted`, as (latitude, longitude); their dates are ignored."""
-    variables = None if wanted is None else [Variable(name) for name in wanted]
-    return _dataset(Cube.of(_gather(paths, variables, names, static=True), {}, target), None)
+    return _dataset(_on_target(_static(paths, wanted, names, target)), None)
+
+
+def static_dataset(paths: Paths, names: VariableNames, target: TargetGrid | None) -> xr.Dataset:
+    """Open all static fields like `open_static`; fields that lack a point of the `target` keep their grid."""
+    return _dataset(_static(paths, None, names, target), None)
 
 
 def ensemble_fields(
@@ -197,6 +202,21 @@ def _parsed(variables: Sequence[Variable | str] | None) -> list[Variable] | None
     if variables is None:
         return None
     return [one if isinstance(one, Variable) else Variable.parse(one) for one in variables]
+
+
+def _static(paths: Paths, wanted: Sequence[str] | None, names: VariableNames, target: TargetGrid | None) -> Cube:
+    variables = None if wanted is None else [Variable(name) for name in wanted]
+    return Cube.of(_gather(paths, variables, names, static=True), {}, target)
+
+
+def _on_target(cube: Cube) -> Cube:
+    """Return the cube; raise an `InputError` if its fields lack points of the grid that they shall be read on."""
+    if cube.target and not cube.target.grid.matches(cube.reader.grid):
+        raise InputError(
+            f"{cube.catalog} is on {cube.reader.grid}, which lacks points of the target, {cube.target.grid}; give the "
+            "target a method, such as TargetGrid(grid, 'bilinear') or TargetGrid(grid, 'conservative')"
+        )
+    return cube
 
 
 def _dataset(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Dataset:

@@ -186,8 +186,7 @@ class StandardDataset:
 class ArrayReader:
     """Reads fields of arrays (init_time, lead_time, number, latitude, longitude) of xarray, one for each channel.
 
-    Fields are numbered by start, lead time, member and channel. Those of one channel, the last axis of the numbers, are
-    of one start and lead time.
+    Fields are numbered by start, lead time, member and channel.
     """
 
     arrays: tuple[xr.DataArray, ...]
@@ -209,10 +208,13 @@ class ArrayReader:
         part = (rows,) if isinstance(self.grid, Points) else window
         arrays, places, start, lead = [], [], 0, 0
         for channel in np.flatnonzero((wanted >= 0).any(0)).tolist():
-            place = compact(np.flatnonzero(wanted[:, channel] >= 0)), channel
-            (start, *_), (lead, *_), members, (own, *_) = np.unravel_index(wanted[place], self.shape)
-            arrays.append(self.arrays[own].variable[(int(start), int(lead), compact(members), *part)].data)
-            places.append(place)
+            there = np.flatnonzero(wanted[:, channel] >= 0)
+            starts, leads, members, owns = np.unravel_index(wanted[there, channel], self.shape)
+            borders = np.flatnonzero(np.diff(starts) | np.diff(leads)) + 1
+            for rows in np.split(np.arange(len(there)), borders):  # the members of one start and lead time
+                start, lead, own = (int(axis[rows[0]]) for axis in (starts, leads, owns))
+                arrays.append(self.arrays[own].variable[(start, lead, compact(members[rows]), *part)].data)
+                places.append((compact(there[rows]), channel))
         times = self.arrays[0].coords
         time = times["init_time"].values[start].astype("datetime64[s]")
         where = f"the forecast of {time} +{times['lead_time'].values[lead]} h"

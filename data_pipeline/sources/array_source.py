@@ -18,6 +18,7 @@ from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Fields, MissingPolicy
 from data_pipeline.sources.array_fields import StandardDataset, static_names
 from data_pipeline.task import Task, Variable
+from data_pipeline.truth_checks import CHECKS_VERSION, Findings, TruthChecks, checked, examine
 
 
 class ArraySource:
@@ -25,7 +26,8 @@ class ArraySource:
 
     `names` maps names of variables in the datasets to GRIB names, such as {"t2m": "2t"}. `static` has static fields;
     by default they are the variables of the ensemble without times. `missing`: what happens to a forecast with a field
-    that has no value in any cell, as in `data_pipeline.archive.Archive`.
+    that has no value in any cell; `truth_checks`: what happens to implausible values of the truth; both as in
+    `data_pipeline.archive.Archive`.
     """
 
     moments: ClassVar[None] = None
@@ -38,9 +40,11 @@ class ArraySource:
         static: xr.Dataset | None = None,
         names: Mapping[str, str] | None = None,
         missing: MissingPolicy = "error",
+        truth_checks: TruthChecks = "report",
     ) -> None:
         check_choice("missing", missing, get_args(MissingPolicy))
-        self.missing = missing
+        check_choice("truth_checks", truth_checks, get_args(TruthChecks))
+        self.missing, self._truth_checks = missing, truth_checks
         names = names or {}
         own = [{name: names[name] for name in names if name in each} for each in (ensemble, truth)]
         if unknown := [name for name in names if name not in own[0] and name not in own[1]]:
@@ -48,6 +52,7 @@ class ArraySource:
         self._ensemble = StandardDataset.forecasts(ensemble, "the ensemble", own[0])
         self._truth = StandardDataset.analyses(truth, "the truth", own[1])
         self._static = static
+        self._found: dict[Variable, Findings] = {}
 
     def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
         """Do nothing: opening the fields raises the errors."""
@@ -58,7 +63,17 @@ class ArraySource:
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analyses to read samples from."""
-        return self._truth.analysis_fields(variables)
+        return checked(self._truth.analysis_fields(variables), self._truth_checks, self._findings, count_empty=True)
+
+    def _findings(self, variable: Variable) -> Findings:
+        """Return the implausible values of the truth of a variable, compared with the forecasts of all lead times."""
+        if variable not in self._found:
+            try:
+                forecasts = self._ensemble.forecast_fields([variable], self._ensemble.dataset.lead_time.values.tolist())
+            except InputError:  # an analysis that only is an input
+                forecasts = None
+            self._found[variable] = examine(self._truth.analysis_fields([variable]), variable, forecasts)
+        return self._found[variable]
 
     @cached_property
     def static(self) -> xr.Dataset:
@@ -76,7 +91,8 @@ class ArraySource:
         Arrays of dask are not computed for it: the names of their chunks, which depend on the files, stand for values.
         """
         sources = [[one.labels, _described(one.dataset)] for one in (self._ensemble, self._truth)]
-        return fingerprint_of(sources, _described(self.static), common_versions())
+        masked = [CHECKS_VERSION] if self._truth_checks == "mask" else []
+        return fingerprint_of(sources, _described(self.static), common_versions(), *masked)
 
 
 def _described(dataset: xr.Dataset) -> dict[str, Any]:

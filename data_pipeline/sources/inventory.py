@@ -122,14 +122,17 @@ def task_report(source: DataSource, task: Task, splits: Mapping[str, Dates]) -> 
             f"{title}: train and evaluate stop at a missing field, because data.archive.missing=error; with mask these "
             "forecasts are used with missing values, with drop they are left out"
         )
+    # This reads samples and imports PyTorch, which workers and other code of this module do not need.
+    from data_pipeline.sources.plausibility import data_warnings, truth_warnings
+
+    if ledger.used and not splits:
+        yield from (f"warning: {text}" for text in truth_warnings(source, task, Dates.all()))
     for name, dates in splits.items() if ledger.used else [("all dates", Dates.all())]:
         try:
             yield from select_forecasts(source, task, opened, dates).ledger.lines(name)
-            if name == "training":
-                # This reads samples and imports PyTorch, which workers and other code of this module do not need.
-                from data_pipeline.sources.plausibility import data_warnings
-
-                yield from (f"warning: {text}" for text in data_warnings(source, task, dates, refuse=True))
+            training = name == "training"
+            found = data_warnings(source, task, dates, refuse=True) if training else truth_warnings(source, task, dates)
+            yield from (f"warning: {text}" for text in found)
         except InputError as error:
             if name != "test":
                 raise

@@ -7,9 +7,10 @@ an error is undone. For forecasts without any skill, no error is found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.grids.points import Points
 from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task, Variable
+from data_pipeline.truth_checks import CheckedReader, Findings, TruthChecks, examine, write_table
 
 BLOCKS, STARTS_OF_BLOCK = 2, 8
 """Number of blocks that are read, and number of consecutive starts in a block."""
@@ -197,15 +199,25 @@ class TargetForecasts:
 
 
 def data_warnings(
-    source: DataSource, task: Task, dates: Dates, members: int | None = None, *, refuse: bool = False
+    source: DataSource,
+    task: Task,
+    dates: Dates,
+    members: int | None = None,
+    *,
+    refuse: bool = False,
+    table: Path | None = None,
 ) -> list[str]:
     """Return a sentence for each target whose truth, units or members seem to be wrong.
 
-    With `refuse`, a target with values outside its physical range raises an `InputError`.
+    With `refuse`, a target with values outside its physical range raises an `InputError`. All implausible values of the
+    truth are written into the file `table`.
 
-    This reads at most `BLOCKS * STARTS_OF_BLOCK` forecasts of the shortest lead time, and analyses near their valid
-    times. It cannot detect that two variables have their members in different orders.
+    This reads at most `BLOCKS * STARTS_OF_BLOCK` forecasts of the shortest lead time, analyses near their valid times,
+    and the truth as `truth_checks` does. It cannot detect that two variables have their members in different orders.
     """
+    findings, policy = truth_findings(source, task, Dates.of(dates))
+    if table is not None:
+        write_table(findings, table)
     targets = task.only_targets()
     stored = source.moments is not None
     forecasts = ForecastDataset(source, targets, dates, members=None if stored else members, moments=stored)
@@ -216,7 +228,33 @@ def data_warnings(
     rows = np.flatnonzero(leads == lead)
     rows = rows[np.argsort(starts[rows], kind="stable")]
     rows = rows[_chosen(len(rows))]
-    return [sentence for cases in _read(forecasts, source, rows, lead) if (sentence := cases.problem(refuse))]
+    problems = {cases.target: cases.problem(refuse) for cases in _read(forecasts, source, rows, lead)}
+    wrong = {target for target, problem in problems.items() if problem}
+    return [*filter(None, problems.values()), *_sentences(findings, policy, wrong)]
+
+
+def truth_warnings(source: DataSource, task: Task, dates: Dates) -> list[str]:
+    """Return a sentence for each target and kind of implausible values of the truth, and for missing values."""
+    return _sentences(*truth_findings(source, task, dates))
+
+
+def _sentences(findings: Sequence[Findings], policy: TruthChecks, wrong: Collection[Variable] = ()) -> list[str]:
+    """Return the sentences of all findings; the units of `wrong` targets are said elsewhere."""
+    found: list[str] = []
+    for one in findings:
+        if not (one.mostly_beyond and one.variable in wrong):
+            found += one.sentences(policy)
+        found += filter(None, [one.missing_sentence()])
+    return found
+
+
+def truth_findings(source: DataSource, task: Task, dates: Dates) -> tuple[list[Findings], TruthChecks]:
+    """Return the implausible values of each target on some dates, and whether they are reported or masked."""
+    truth = source.analysis_fields(task.targets)
+    if isinstance(truth.reader, CheckedReader):
+        return [one.on(dates) for one in truth.reader.findings], truth.reader.policy
+    forecasts = source.ensemble_fields(task.targets, task.lead_times)
+    return [examine(truth, target, forecasts, whole=False).on(dates) for target in task.targets], "report"
 
 
 def _chosen(count: int) -> np.ndarray:

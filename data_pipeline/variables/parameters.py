@@ -260,6 +260,16 @@ PARAMETERS = {
 }  # fmt: skip
 """The known parameters by GRIB shortName."""
 
+PLAUSIBLE: dict[str, Bounds] = {
+    **dict.fromkeys(("2t", "mx2t", "mn2t", "mx2t3", "mn2t3", "mx2t6", "mn2t6"), (180.0, 335.0)),
+    **dict.fromkeys(("u", "v", "10u", "10v"), (-200.0, 200.0)),
+    **dict.fromkeys(("10si", "100si", "10fg", "i10fg", "10fg3", "10fg6"), (0.0, 200.0)),
+    "t": (120.0, 340.0), "skt": (170.0, 360.0), "2d": (150.0, 315.0), "sst": (268.0, 315.0), "swh": (0.0, 40.0),
+    "msl": (8.5e4, 1.1e5), "sp": (2.5e4, 1.1e5), "tcwv": (0.0, 150.0), "tcw": (0.0, 150.0),
+}  # fmt: skip
+"""Ranges beyond all records on Earth, where the physical bounds are wider. The records of air at 2 m are 184 and 330 K,
+those of pressure at the sea 870 and 1085 hPa; a jet stream may reach 130 m s-1."""
+
 VECTOR_COMPONENTS = (
     "u", "v", "10u", "10v", "100u", "100v", "200u", "200v", "u10n", "v10n", "ewss", "nsss", "iews", "inss",
     "lgws", "mgws", "ust", "vst", "viwve", "viwvn", "ocu", "ocv",

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
-from data_pipeline.variables.parameters import PARAMETERS, UNBOUNDED, VECTOR_COMPONENTS, Display, Process
+from data_pipeline.variables.parameters import PARAMETERS, PLAUSIBLE, UNBOUNDED, VECTOR_COMPONENTS, Display, Process
 
 PREFIXES = {"avg_": "mean", "max_": "maximum", "min_": "minimum"}
 """Processing over time by the prefix of ECMWF's shortNames for statistics, such as `avg_2t`."""
@@ -92,6 +92,30 @@ class Variable:
     def bounds(self) -> tuple[float | None, float | None]:
         """Physical minimum and maximum; None where there is none."""
         return PARAMETERS[self.name].bounds if self.name in PARAMETERS else UNBOUNDED
+
+    @property
+    def plausible(self) -> tuple[float, float]:
+        """Least and largest plausible value, from records on Earth; infinite where there is none.
+
+        The largest amount of water in h hours is 0.491 h^0.452 m, which envelops the records from minutes to months.
+
+        >>> Variable("2t").plausible, Variable.parse("tp:1h").plausible
+        ((180.0, 335.0), (0.0, 0.491))
+        """
+        low, high = PLAUSIBLE.get(self.name, self.bounds)
+        if (
+            high is None
+            and self.name in PARAMETERS
+            and PARAMETERS[self.name].water
+            and self.processing == "accumulation"
+        ):
+            high = 0.491 * (self.period or 31 * 24) ** 0.452
+        return -math.inf if low is None else low, math.inf if high is None else high
+
+    @property
+    def censored(self) -> bool:
+        """Whether values may stay at a limit, such as 0 mm, the reach of an instrument or the freezing of the sea."""
+        return self.near_bound or self.sea_only or self.name not in PARAMETERS
 
     @property
     def trace(self) -> float:

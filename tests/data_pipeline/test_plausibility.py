@@ -108,7 +108,7 @@ def test_nothing_is_said_about_right_data(seed, skill):
 
 def test_few_starts_and_few_cells_say_nothing():
     times, valid, members, truth = weather(1)
-    truth["2t"] = truth["2t"] - 273.15
+    truth["2t"] = truth["2t"] - 28
     few = {name: values[:5] for name, values in members.items()}
     assert warnings_about(few, truth, times, valid[:5]) == []
     nearly_empty = np.where(np.arange(COLUMNS) < 2, truth["2t"], np.nan)

@@ -138,4 +138,7 @@ def test_prepare_reports_gaps_of_ensemble_and_analysis(write):
     assert "11 left out with no analysis at their valid time, first 2018-01-05T12:00 + 48 h" in lines[1]
     assert "1 left out with a missing field, first 2018-01-01T12:00 + 24 h (msl truth; analysis" in lines[2]
     assert "train and evaluate stop at a missing field, because data.archive.missing=error" in lines[3]
-    assert len(list(task_report(with_policy(archive, "drop"), TASK, {}))) == 3
+    *ledger, units = task_report(with_policy(archive, "drop"), TASK, {})
+    assert len(ledger) == 3
+    assert units.startswith("warning: msl: ")
+    assert "the units seem to be wrong" in units

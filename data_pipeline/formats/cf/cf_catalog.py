@@ -14,6 +14,7 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import FileAddress, Paths, expand_addresses
+from data_pipeline.common.messages import say_once
 from data_pipeline.formats.catalog import SINGLE, Summary, describe_files
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.cf_header import Header
@@ -108,6 +109,7 @@ class BlockCatalog(ABC):
                     blocks.append(block)
                     file_of.append(file)
         wanted = _wanted(describe_files(files), blocks, refused, variables, surface)
+        _tell_left_out(describe_files(files), wanted, refused)
         used = [(block, file) for block, file in zip(blocks, file_of, strict=True) if set(block.variables) & {*wanted}]
         rows, stored = [], []
         for k, (block, file) in enumerate(used):
@@ -229,6 +231,19 @@ def _refuse_ragged(path: FileAddress, header: Header) -> None:
                 f"{path} holds stations as a ragged array ({data.name} counts or names the station of each value), "
                 "which is not read; write it as an array (time, station) with NaN where a station has no value"
             )
+
+
+def _tell_left_out(files: str, wanted: Sequence[Variable], refused: Sequence[RefusedVariable]) -> None:
+    """Warn that some variables with the names of wanted ones cannot be read, such as means of the ensemble."""
+    names = {variable.name for variable in wanted}
+    if own := [one for one in refused if one.short_name in names]:
+        what = ", ".join(sorted({one.short_name for one in own}))
+        say_once(
+            f"warning: {files}: left out {len(own):,} variable{'s' * (len(own) > 1)} of {what}, because "
+            f"{own[0].reason.rpartition('; ')[0] or own[0].reason}",
+            "warning",
+            stderr=True,
+        )
 
 
 def _tell_unwritten(files: str, wanted: Sequence[Variable], rows: np.ndarray, stored: np.ndarray) -> None:

@@ -98,7 +98,7 @@ def _describe(blocks: Sequence[FieldBlock]) -> dict[str, str]:
     lines |= {"unwritten": f"{unwritten:,} fields whose chunks do not exist"} if unwritten else {}
     return lines | {
         "grid": "; ".join(dict.fromkeys(str(block.horizontal.grid) for block in blocks)),
-        "missing": f"{expected - filled:,} of {expected:,}" if expected > filled else "none",
+        "missing": f"{expected - filled:,} of {expected:,}" if expected > filled else "no field",
         "repeated": f"{stored - filled:,}" if stored > filled else "none",
     }
 

@@ -74,7 +74,7 @@ def _describe(census: Census, names: MessageNames) -> list[str]:
         "lead times": f"{format_values(steps[steps >= 0] / 60)} h",
         "members": format_values(census.values("number")),
         "grid": _grids(census),
-        "missing": f"{gaps:,} of {expected:,}" if gaps else "none",
+        "missing": f"{gaps:,} of {expected:,}" if gaps else "no field",
         "repeated": f"{repeated:,}" if repeated else "none",
     }
     return [

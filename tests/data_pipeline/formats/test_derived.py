@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say_once
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.grid import Grid
@@ -178,3 +179,19 @@ def test_analyses_of_amounts_are_short_forecasts(tmp_path):
     ]
     expected = amounts[:-1] + amounts[1:]
     np.testing.assert_allclose(dataset["tp_24h"].values, expected, atol=1e-7)
+
+
+def test_analyses_that_are_long_forecasts_are_counted(tmp_path, capsys):
+    """Of 6-hour amounts up to 48 h after two starts, those from 24 h on; none of the first day."""
+    path = write(
+        tmp_path / "rain.grib", ((values, own) for values, own in since_start() if own["perturbationNumber"] == 0)
+    )
+    for period, count, last in (("6h", "8 of 16", "42-48"), ("24h", "2 of 10", "24-48")):
+        say_once.cache_clear()
+        analysis_fields(path, variables(f"tp:{period}"))
+        told = capsys.readouterr().err
+        assert f"warning: {path}: {count} analyses of tp:{period} are forecasts that begin a day or more" in told
+        assert f"up to {last} h in {path} (byte " in told
+    say_once.cache_clear()
+    assert len(analysis_fields(path, variables("tp:48h")).init_times) == 2
+    assert capsys.readouterr().err == ""

@@ -8,8 +8,9 @@ from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say_once
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.formats.open import ensemble_fields, open_ensemble
+from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 from data_pipeline.grid import Grid
+from data_pipeline.grids.points import Points
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import weights_between
 from data_pipeline.task import Task, Variable
@@ -76,6 +77,18 @@ def test_truth_without_the_points_of_the_ensemble_is_refused_with_the_option(arc
     write(tmp_path / "analysis", Grid.regular(10, 24), 1, (0,), dataDate=20200102, step=0)
     with pytest.raises(InputError, match=r"7 x 12 points.* 10 x 24 points.*set data\.archive\.grid=ensemble"):
         ForecastDataset(Archive(**paths), TASK, [2020])
+
+
+@pytest.mark.parametrize("other", [Grid.regular(10, 24), Points((45.0,), (10.0,))])
+@pytest.mark.parametrize("part", ["ensemble", "analysis", "static_fields"])
+def test_a_target_whose_points_a_file_lacks_is_refused(archive, part, other):
+    paths, *_ = archive
+    opened = {"ensemble": open_ensemble, "analysis": open_analysis, "static_fields": open_static}[part]
+    with pytest.raises(InputError, match=rf"{part.partition('_')[0]} is on .* lacks points of the target.*'bilinear'"):
+        opened(paths[part], target=TargetGrid(other))
+    assert opened(paths[part], target=TargetGrid(COARSE)).sizes["latitude"] == 7
+    if not isinstance(other, Points):
+        assert opened(paths[part], target=TargetGrid(other, "bilinear")).sizes["latitude"] == 10
 
 
 @pytest.mark.parametrize("method", ["conservative", "bilinear"])

@@ -36,7 +36,7 @@ def test_a_complete_archive(writer, tmp_path):
         "lead times": "0 24 48 h",
         "members": "1 2 3",
         "grid": "5 x 8 points, latitudes 90 to -90, longitudes 0 to 315",
-        "missing": "none",
+        "missing": "no field",
         "repeated": "none",
     }
 

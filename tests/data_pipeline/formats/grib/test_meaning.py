@@ -153,7 +153,7 @@ def test_fields_of_different_intervals_are_different_fields(tmp_path):
     """GEFS has the rain of 6 and of 24 hours, valid at the same time."""
     path = write(tmp_path / "file", *(ncep("tp", 11, k, step=step) for k in (1, 2) for step in ("18-24", "0-24")))
     found = {line[:12].strip(): line[13:] for line in summarize_files(path).splitlines()}
-    assert (found["repeated"], found["missing"], found["intervals"]) == ("none", "none", "tp 6 24 h")
+    assert (found["repeated"], found["missing"], found["intervals"]) == ("none", "no field", "tp 6 24 h")
     assert len(MessageCatalog.gather(path, [Variable("tp")]).rows) == 4
 
 

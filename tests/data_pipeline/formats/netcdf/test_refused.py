@@ -3,9 +3,11 @@
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import say_once
 from data_pipeline.formats.netcdf import is_netcdf
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
@@ -228,3 +230,28 @@ def test_levels_of_half_a_hectopascal_cannot_be_selected(file):
         open_analysis(path)
     with pytest.raises(InputError, match=r"\(t\) has its levels along plev; write data.archive.variable_names={t: t}"):
         open_analysis(path, names={"t": "t@850"})
+
+
+def test_summaries_beside_the_members_are_counted(tmp_path, capsys):
+    """Mean and spread of 2t are no members; the mean of msl is nobody's concern here."""
+    path, outer = tmp_path / "file.nc", ("time", "member")
+    space = {"latitude": [45.0, 0.0, -45.0], "longitude": [0.0, 90.0, 180.0, 270.0]}
+    members = np.arange(24, dtype="f4").reshape(1, 2, 3, 4)
+    known = {"units": "K", "standard_name": "air_temperature"}
+    times = {"forecast_reference_time": np.datetime64("2020-01-01", "ns"), "time": [np.datetime64("2020-01-02", "ns")]}
+    data = xr.Dataset({"t2m": ((*outer, *space), members, known)}, {**times, "member": [0, 1], **space})
+    data["forecast_reference_time"].attrs["standard_name"] = "forecast_reference_time"
+    data["member"].attrs["standard_name"] = "realization"
+    over = {"cell_methods": "member: mean"}
+    data["mean"] = (("time", *space), members[:, 0], {"units": "K", "short_name": "2t", **over})
+    data["spread"] = (("time", *space), members[:, 0], {"units": "K", "short_name": "2t", "GRIB_dataType": "es"})
+    data["pressure"] = (("time", *space), members[:, 0], {"units": "Pa", "short_name": "msl", **over})
+    for name, units in zip(space, ("degrees_north", "degrees_east"), strict=True):
+        data[name].attrs["units"] = units
+    data.to_netcdf(path)
+    say_once.cache_clear()
+    np.testing.assert_array_equal(open_ensemble(path, ["2t"])["2t"][0, 0], members[0])
+    assert capsys.readouterr().err == (
+        f"warning: {path}: left out 2 variables of 2t, because {path} (mean): it is the mean over members "
+        "(cell_methods 'member: mean'), no member of an ensemble\n"
+    )
