@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from data_pipeline.sample import Sample
 from data_pipeline.sources.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
 from data_pipeline.sources.array_fields import levels_of_arrays
 from data_pipeline.task import Task, Variable
+from data_pipeline.truth_checks import TruthChecks
 from data_pipeline.variables.thresholds import parse_thresholds
 from data_pipeline.variables.units import find_conversion
 from evaluation.regions import region_weights
+from evaluation.score_truth import check_truth
 from evaluation.scoring.score_options import choose_scores
 from evaluation.scoring.scoreboard import Scoreboard
 from evaluation.scoring.scoring import Forecaster, ScoringOptions, score_models
@@ -40,6 +42,7 @@ def score(
     drawn: bool = True,
     by_lead_time: bool = True,
     seed: int = 0,
+    truth_checks: TruthChecks = "report",
 ) -> xr.Dataset:
     """Return the scores of a forecast of members, of mean and standard deviation, or of quantiles.
 
@@ -57,7 +60,8 @@ def score(
 
     `scores` are None for those that `evaluate` computes without being asked, `all`, or names. `thresholds` are as in
     the option of `evaluate`, such as "> 0 degC". `drawn=False`: members are quantiles or depend on each other. `seed`
-    is that of ties in rank histograms.
+    is that of ties in rank histograms. Implausible values of the truth give a `UserWarning` that counts them; with
+    `truth_checks="mask"` they are not scored, with `error` they raise an `InputError`.
 
     Forecasts that are not finite where there is truth, other grids and other units raise `InputError`.
 
@@ -74,7 +78,7 @@ def score(
     >>> bool(found.crps_fair_low.sel(lead_time=24, region="global") < exact)
     True
     """
-    arrays = ArrayForecasts.of(forecast, truth)
+    arrays = ArrayForecasts.of(forecast, truth).checked(truth_checks)
     task = arrays.task
     chosen, _ = choose_scores(list(scores) if isinstance(scores, Sequence) and scores != "all" else scores)
     options = ScoringOptions(
@@ -140,6 +144,18 @@ class ArrayForecasts:
         levels = values.number.values.copy() if kind == "quantiles" else np.zeros(0)
         starts = values.init_time.values.astype("datetime64[s]").astype(np.int64)
         return cls(task, grids[0], kind, values, truth, rows, starts, levels, known.size - len(rows), units)
+
+    def checked(self, policy: TruthChecks) -> ArrayForecasts:
+        """Return the forecasts whose truth is checked; see `score_truth.check_truth`."""
+        values = self.values[:, :, :1] if self.kind == "normal" else self.values  # without the standard deviation
+        truth = check_truth(values, self.truth, self.grid, self.task.targets[0], self.units, policy)
+        if truth is self.truth:
+            return self
+        known = truth.notnull().any(("latitude", "longitude")).values
+        rows = tuple((i, j) for i, j in self.rows if known[i, j])
+        if not rows:
+            raise InputError("score: no value of the truth is left after truth_checks=mask; leave this argument out")
+        return replace(self, truth=truth, rows=rows, left_out=self.left_out + len(self.rows) - len(rows))
 
     @property
     def members(self) -> int:

@@ -27,6 +27,7 @@ from data_pipeline.store.store_catalog import StoreCatalog
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
 from data_pipeline.store.store_writer import WriteJob, complete_store
 from data_pipeline.task import Task, Variable
+from data_pipeline.truth_checks import Findings, TruthChecks, checked, examine
 
 _HOW_TO_REPAIR = "run `deepweather prepare` again, which rewrites only missing and damaged files"
 
@@ -40,8 +41,8 @@ class Store:
 
     oracle = None
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, truth_checks: TruthChecks = "report") -> None:
+        self.folder, self.truth_checks = Path(folder), truth_checks
         found = Manifest.read(self.folder)
         if found is None:
             raise InputError(f"{self.folder / MANIFEST_NAME} does not exist; set data.store to the folder of a store")
@@ -201,7 +202,16 @@ class Store:
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analysis fields from which samples are read."""
+        return checked(self._analyses(variables), self.truth_checks, self._findings)
+
+    def _analyses(self, variables: Sequence[Variable]) -> Fields:
         return fields_of(Cube.analyses(self._truth(variables), "mask"))
+
+    def _findings(self, variable: Variable) -> Findings:
+        """Return the implausible values of the truth of a variable, compared with the stored forecasts."""
+        held = variable in (channel.variable for channel in self.contents.channels)
+        forecasts = self.ensemble_fields([variable], self.contents.lead_times) if held else None
+        return examine(self._analyses([variable]), variable, forecasts)
 
     @property
     def _dates(self) -> Dates:
@@ -250,7 +260,12 @@ def choose_source(archive: Archive, folder: str | Path | None, dates: Dates) -> 
     """
     if folder is None:
         return archive
-    store = Store(folder)
+    store = Store(folder, "error" if archive.truth_checks == "error" else "report")
+    if store.contents.masked != (archive.truth_checks == "mask"):
+        raise InputError(
+            f"{store} was made with{'' if store.contents.masked else 'out'} data.archive.truth_checks=mask; set the "
+            "same value, make the store again in another folder, or leave out data.store"
+        )
     if archive.exists and archive.fingerprint != store.fingerprint:
         raise InputError(
             f"{store} was made from other files than data.archive now names, or these files have changed, or another "

@@ -27,12 +27,13 @@ VALUE_BYTES = 4
 _DESCRIPTIONS = {
     "fingerprint": "files of the archive or versions of its readers",
     "numbers": "members",
+    "masked": "truth_checks",
     "shard_samples": "shard_bytes",
     "meanings": "units, levels and intervals",
     "target_meanings": "units, levels and intervals",
 }
 """Words for attributes of a plan in error messages, if they differ from the attribute's name."""
-_OPTIONAL = ("other_leads", "analysis", "formulas", "omissions")
+_OPTIONAL = ("other_leads", "analysis", "formulas", "omissions", "masked")
 """Attributes that are left out of the JSON when they are empty."""
 _PARSERS: dict[str, Callable[[str], Variable | Channel]] = {
     "inputs": Variable.parse, "targets": Variable.parse, "other_leads": Channel.other_lead, "analysis": Variable.parse,
@@ -50,6 +51,7 @@ class StorePlan(HasChannels):
     pseudo-members represent the members `numbers`. `meanings` and `target_meanings` are the meanings of the channels
     and of the truth in the archive. `other_leads`, `analysis` and `formulas` are options of the task. `missing` is the
     archive's option. `omissions` are forecasts on these dates that are left out, and samples with missing fields.
+    `masked`: implausible values of the truth are missing.
     """
 
     fingerprint: str
@@ -70,6 +72,7 @@ class StorePlan(HasChannels):
     missing: MissingPolicy = "error"
     omissions: tuple[Omission, ...] = ()
     formulas: tuple[Formula, ...] = ()
+    masked: bool = False
 
     @property
     def ledger(self) -> Ledger:

@@ -29,6 +29,7 @@ from data_pipeline.store.manifest import FinishedFile, Manifest
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME, create_shard, name_file_in_errors, write_at
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
 from data_pipeline.task import Task
+from data_pipeline.truth_checks import CheckedReader
 
 METADATA_BYTES = 1 << 20
 """Upper bound for the metadata of a file."""
@@ -68,6 +69,7 @@ class WriteJob:
             tuple((int(seconds[i]), task.lead_times[j]) for i, j, _ in keys),
             ensemble.meanings, truth.meanings,
             task.other_leads, task.analysis, archive.missing, ledger.omissions, task.formulas,
+            isinstance(truth.reader, CheckedReader) and truth.reader.policy == "mask",
         )  # fmt: skip
         shard_samples = max(1, shard_bytes // plan.sample_bytes)
         recipe = pickle.dumps((archive, task, dates, moments, shard_bytes))

@@ -17,7 +17,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.sources.plausibility import data_warnings
-from data_pipeline.store import Store
+from data_pipeline.store import Store, choose_source
 from data_pipeline.task import Task
 from data_pipeline.truth_checks import TRUTH_TABLE, examine
 from data_pipeline.variables.variable import Variable
@@ -127,6 +127,23 @@ def test_each_error_is_named_with_cell_and_date(sources, tmp_path):
     missing = data_warnings(removed, TASK, Dates.all())
     assert missing[0].startswith(f"2t: {2 + 16} of 2,560 values of the truth are missing (0.7%)")
     assert len(missing) == 2
+
+
+def test_a_store_without_the_same_checks_is_refused(tmp_path):
+    """Also where the files no longer exist; with `error`, a store of any files is checked when it is read."""
+    write("netcdf 4", tmp_path, **CLEAN | {"analysis": changed(False)})
+    for policy, other in (("report", "mask"), ("mask", "report")):
+        archive = Archive(*([str(tmp_path / part)] for part in CLEAN), truth_checks=policy)
+        Store.write(archive, TASK, folder := tmp_path / policy)
+        assert isinstance(choose_source(archive, folder, Dates.all()), Store)
+        for paths in (archive.ensemble, ["nothing"]):
+            with pytest.raises(
+                InputError, match=rf"{policy} was made with(out)? data.archive.truth_checks=mask; set the"
+            ):
+                choose_source(replace(archive, ensemble=paths, truth_checks=other), folder, Dates.all())
+    strict = choose_source(replace(archive, truth_checks="error"), tmp_path / "report", Dates.all())
+    with pytest.raises(InputError, match="2t: 1 of 2,560 values of the truth are outside"):
+        samples(strict)
 
 
 def test_dask_arrays_and_a_single_station(tmp_path):

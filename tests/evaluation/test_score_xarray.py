@@ -190,3 +190,34 @@ def test_the_page_shows_what_it_prints():
     results = doctest.testfile(str(ROOT / "docs/score_function.md"), module_relative=False)
     assert results.attempted > 10
     assert results.failed == 0
+
+
+@pytest.mark.parametrize("kind", ["members", "normal"])
+def test_implausible_truth_is_counted_and_masked_as_by_hand(kind):
+    """At valid times: 9999 K at one, and at another a value that no forecast and no other day comes near."""
+    days = np.datetime64("2020-01-01", "ns") + np.arange(41) * np.timedelta64(1, "D")
+    times = {"init_time": days[:40][::-1], "lead_time": [0, 24], **SPACE}
+    analysis = xr.DataArray(RNG.normal(280, 2, (41, 4, 4)).astype("f4"), {"valid_time": days, **SPACE}, name="2t")
+    analysis.attrs["units"] = "K"
+    clean = np.stack([analysis.values[:40][::-1], analysis.values[1:][::-1]], 1)[:, :, None]
+    members = xr.DataArray(
+        clean + RNG.normal(size=(40, 2, 5, 4, 4)),
+        {**times, "number": range(5)},
+        name="2t",
+        dims=("init_time", "lead_time", "number", "latitude", "longitude"),
+    )
+    forecast = (
+        members if kind == "members" else xr.Dataset({"mean": members.mean("number"), "std": members.std("number")})
+    )
+    wrong, removed = analysis.copy(deep=True), analysis.copy(deep=True)
+    wrong[10, 1, 2], wrong[20, 3, 0] = 9999, 220
+    removed[10, 1, 2] = removed[20, 3, 0] = np.nan
+    with pytest.warns(UserWarning, match="score: 2t: 1 of 656 values of the truth are ") as told:
+        score(forecast, wrong)
+    assert [next(word for word in ("outside", "far") if word in str(one.message)) for one in told] == ["outside", "far"]
+    assert "(220 K at latitude -60, longitude 0, 2020-01-21T00:00, between values of 2" in str(told[1].message)
+    with pytest.warns(UserWarning, match="they are masked"):
+        masked = score(forecast, wrong, truth_checks="mask")
+    xr.testing.assert_identical(masked, score(forecast, removed))
+    with pytest.raises(InputError, match=r"2t: 1 of 656 values .* outside the plausible range"):
+        score(forecast, wrong, truth_checks="error")
