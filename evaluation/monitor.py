@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from omegaconf import DictConfig
 
@@ -20,6 +20,7 @@ from data_pipeline.common.errors import ATTENTION, InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.files import atomic_write, expand_paths, lock_folder
 from data_pipeline.formats.variables import checked_names
+from data_pipeline.truth_checks import TruthChecks
 from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
 from evaluation.monitoring.monitor_page import chart_title, monitor_page
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, time_text
@@ -43,6 +44,7 @@ def main(cfg: DictConfig) -> None:
     reference = check_reference(options["reference"])
     check_integer("false_alarm_days", options["false_alarm_days"], 1, 100_000)
     check_choice("quantile_levels", options["quantile_levels"], QUANTILE_LEVELS)
+    check_choice("truth_checks", options["truth_checks"], get_args(TruthChecks))
     check_between("conformal_interval", options["conformal_interval"], 0.1, 0.99)
     check_between("conformal_step", options["conformal_step"], 0.001, 1)
     forecasts, analyses = (paths_of(name, options[name]) for name in ("forecasts", "analyses"))
@@ -96,7 +98,7 @@ def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, 
     monitored = MonitoredTask(
         corrector.task, corrector.grid, corrector.target_grid, names, weights,
         float(options["conformal_interval"]), float(options["conformal_step"]), corrector.sha256,
-        options["quantile_levels"],
+        options["quantile_levels"], options["truth_checks"],
     )  # fmt: skip
     about = {
         "corrector": corrector.sha256, "targets": list(map(str, corrector.task.targets)),
@@ -104,7 +106,7 @@ def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, 
         "lead_times": list(corrector.task.lead_times), "grid": str(corrector.grid), "regions": list(weights),
         "boxes": json.loads(json.dumps(options["regions"])), **mask_hashes(regions),
         "conformal_interval": monitored.interval, "conformal_step": monitored.step,
-        "quantile_levels": monitored.quantile_levels,
+        "quantile_levels": monitored.quantile_levels, "masked": monitored.truth_checks == "mask",
     }  # fmt: skip
     return monitored, about
 

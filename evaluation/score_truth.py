@@ -33,7 +33,7 @@ def check_truth(
     if policy == "error" or (policy == "mask" and found.mostly_beyond):
         found.refuse()
     for sentence in found.sentences(policy):
-        warnings.warn(f"score: {sentence}", UserWarning, stacklevel=3)
+        warnings.warn(f"score: {sentence.replace('data.archive.', '')}", UserWarning, stacklevel=3)
     if policy != "mask" or not len(found.suspects):
         return truth
     wrong = np.zeros(truth.shape, bool)

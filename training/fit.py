@@ -140,7 +140,8 @@ def fit(
     assert corrector is not None, "only TrainerOptions.pruning ends a run without a corrector"
     corrector.provenance["made"] = datetime.now(UTC).isoformat(timespec="seconds")
     for warning in dict.fromkeys(messages.warnings):
-        warnings.warn(warning.removeprefix("warning: "), UserWarning, stacklevel=2)
+        text = warning.removeprefix("warning: ").replace("data.archive.truth", "truth")
+        warnings.warn(text, UserWarning, stacklevel=2)
     corrector.notes = messages.lines
     return corrector
 

@@ -14,7 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from evaluation.monitoring.forecast_scores import RegionScores
 
-STATE_FORMAT = 2
+STATE_FORMAT = 3
 
 
 class MonitoredForecast(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.protocols import Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task, Variable
+from data_pipeline.truth_checks import TruthChecks, checked, examine
 from data_pipeline.variables.meaning import check_targets
 from evaluation.monitoring.forecast_scores import member_levels, score_regions, shares_below
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
@@ -56,6 +57,7 @@ class MonitoredTask:
     step: float
     corrector: str
     quantile_levels: str
+    truth_checks: TruthChecks = "report"
 
     @property
     def cores(self) -> dict[str, np.ndarray]:
@@ -104,6 +106,10 @@ def verify(
                         ready[key] = fields, init, place, path
                     else:
                         state.waiting[key] = str(path)
+    for target, truth in truths.items():
+        times = {key.valid for key in ready if key.target == str(target)}
+        if truth is not None and times:
+            truths[target] = check_analyses(monitored, target, truth, times, report.notes)
     history = ShareHistory(monitored.interval, monitored.step, state)
     for key in watched(sorted(ready, key=lambda key: (key.valid, key)), "verification: forecast"):
         fields, init, place, path = ready[key]
@@ -122,6 +128,18 @@ def verify(
                 report.far[key] = far
         state.waiting.pop(key, None)
     return report
+
+
+def check_analyses(
+    monitored: MonitoredTask, target: Variable, truth: Fields, times: set[int], notes: list[str]
+) -> Fields:
+    """Return the analyses of a target, masked as `truth_checks` says; add a note on implausible values at `times`."""
+    mine = np.isin(seconds(truth.init_times), list(times))
+    found = examine(replace(truth, init_times=truth.init_times[mine], cells=truth.cells[mine]), target, None)
+    if monitored.truth_checks == "error":
+        found.refuse()
+    notes += (sentence.replace("data.archive.", "") for sentence in found.sentences(monitored.truth_checks))
+    return checked(truth, monitored.truth_checks, lambda _: found)
 
 
 def score_forecast(

@@ -236,6 +236,32 @@ def test_implausible_analyses_are_named(monitor, files):
     assert "check units, variable and dates" in ended.stdout
 
 
+def test_wrong_cells_of_analyses_are_counted_and_masked_as_by_hand(monitor, command, files, tmp_path):
+    write_members(files / "few.nc", 12)
+    right = xr.open_dataset(files / "analyses.nc").isel(time=slice(0, 15)).load()
+    for name, value in (("wrong", 9999), ("removed", np.nan)):
+        data = right.copy(deep=True)
+        data.t2m[5, 3, 4] = value
+        data.to_netcdf(files / f"{name}.nc")
+    told = (
+        "2t: 1 of 2,028 values of the truth are outside the plausible range from 180 to 335 K (9999 K at latitude 45, "
+    )
+    masked = monitor("few.nc", "wrong.nc", "truth_checks=mask")
+    assert f"note: {told}longitude 120, 2020-01-06T00:00); they are masked" in masked.stdout
+    by_hand = run_monitor(command, files, tmp_path / "by hand", "few.nc", "removed.nc")
+    assert "2t" not in by_hand.stdout
+    states = [state(tmp_path / name) for name in ("run", "by hand")]
+    assert states[0].pop("about") == states[1].pop("about") | {"masked": True}
+    assert states[0] == states[1]
+    for options, text in (
+        ((), "truth_checks=mask leaves them out"),
+        (("truth_checks=error",), "and truth_checks=report"),
+    ):
+        ended = run_monitor(command, files, tmp_path / text[:3], "few.nc", "wrong.nc", *options)
+        assert text in ended.stdout + ended.stderr
+        assert ended.code == (2 if options else 0)
+
+
 def test_missing_values_and_missing_members_are_named_or_left_out(monitor, files, tmp_path):
     data = xr.open_dataset(files / "calm.nc").isel(init_time=slice(0, 6)).load()
     data.t2m[0, 0, :, :6] = np.nan  # half of the cells of one forecast
