@@ -46,6 +46,8 @@ CONSTANT_CELLS = 0.05
 """Fraction of cells that never change above which these are no stuck sensors, but cells without data, such as land."""
 FAR, FEWEST_CASES = 8.0, 20
 """Standard deviations from its neighbours in time beyond which a value is an outlier, and fewest values at one hour."""
+ROUGHLY_FAR = 5.0
+"""Ratio of the largest to the mean second difference in time below which a cell has no outlier."""
 OUTLIER_UNITS = ("K", "Pa", "m² s⁻²", "gpm")
 """Units of variables without the heavy tails of wind, vertical motion, fluxes and amounts, which have no outliers."""
 TRUTH_TABLE = "truth_checks.csv"
@@ -286,16 +288,17 @@ class _Block:
             if len(own) < FEWEST_CASES:
                 continue
             part = values[own, band]
+            # Most cells need no robust statistics: none of their second differences is large beside the others.
+            rough = np.abs(part - (part[[1, *range(len(part) - 1)]] + part[[*range(1, len(part)), -2]]) / 2)
+            usual = rough.mean(0)
+            cells = np.flatnonzero(~(rough.max(0) <= ROUGHLY_FAR * usual))  # also those with missing values
+            part = part[:, cells]
             near = _near_median(part)
             away = np.abs(part - near)
-            scale = _scale(away)
-            known = np.isfinite(scale)
-            if not known.any():
-                continue
-            scale = np.maximum(scale, np.median(scale[known]) / 4)
+            scale = np.fmax(_scale(away), np.median(usual[np.isfinite(usual)]) / 4 if np.isfinite(usual).any() else 0)
             with np.errstate(invalid="ignore"):
                 time, cell = np.nonzero((away > FAR * scale) & (np.isfinite(away).sum(0) >= FEWEST_CASES) & (away > 0))
-            found.append((own[time], band.start + cell, near[time, cell], scale[cell]))
+            found.append((own[time], band.start + cells[cell], near[time, cell], scale[cell]))
         empty = np.zeros(0, int), np.zeros(0, int), np.zeros(0), np.zeros(0)
         return tuple(np.concatenate(part) for part in zip(*found, empty, strict=True))
 
