@@ -18,25 +18,27 @@ class SelectedPointsReader:
     source: FieldReader
     grid: Points
     positions: np.ndarray
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, source: FieldReader, points: Points) -> SelectedPointsReader:
         """Find the points in `source`; an `InputError` if there are none."""
         assert isinstance(source.grid, Points)
-        positions = points.positions_in(source.grid)
-        if (positions < 0).all():
+        found = points.found_in(source.grid)
+        if (found.positions < 0).all():
             raise InputError(
                 f"no station has the id of another: {points} ({points.ids[0]}, ...) and {source.grid} "
                 f"({source.grid.ids[0]}, ...); give the same stations the same ids in all files"
             )
-        return cls(source, points, positions)
+        return cls(source, points, found.positions, found.notes)
 
     def describe(self) -> str:
         """Return how many points of both sets are used, for messages."""
         found, others = int((self.positions >= 0).sum()), self.source.grid.shape[0]
         lacking = "" if found == len(self.positions) else f", the first without is {self._first_lacking}"
         unused = f"; {others - found} of {others} stations are not used" if others > found else ""
-        return f"found at {found} of {len(self.positions)} stations of the ensemble{lacking}{unused}"
+        notes = "".join(f"; {note}" for note in self.notes)
+        return f"found at {found} of {len(self.positions)} stations of the ensemble{lacking}{unused}{notes}"
 
     @property
     def _first_lacking(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,8 +12,17 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 
-LARGEST_MOVE = 1.0
-"""Greatest difference (degrees) between two positions of a station; forecasts often give that of the nearest cell."""
+SMALL_MOVE, LARGEST_MOVE = 0.1, 1.0
+"""Differences (degrees) between two positions of a station. Forecasts often have that of the nearest cell, so up
+to `LARGEST_MOVE` is accepted; stations that moved by more than `SMALL_MOVE` are counted."""
+
+
+@dataclass(frozen=True)
+class FoundPoints:
+    """The positions (n,) of points in another set, -1 where it lacks the point, and notes about ids and distances."""
+
+    positions: np.ndarray
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,12 +88,21 @@ class Points(Grid):
         """Return whether both have the same points in the same order, by id if both have ids, else by position."""
         if not isinstance(other, Points) or self.shape != other.shape:
             return False
-        return self.ids == other.ids if self.ids and other.ids else self._distance(other, ...) <= COORDINATE_TOLERANCE
+        same_ids = bool(self.ids and other.ids)
+        return (not same_ids or self.ids == other.ids) and bool(
+            self._distance(other, ...).max() <= (LARGEST_MOVE if same_ids else COORDINATE_TOLERANCE)
+        )
 
     def positions_in(self, other: Points) -> np.ndarray:
-        """Return the index of each point in `other`, (n,), or -1 where `other` lacks the point.
+        """Return the index of each point in `other`, (n,), or -1 where `other` lacks the point; see `found_in`."""
+        return self.found_in(other).positions
 
-        Points with ids are found by id, in any order; points without ids must be the same points in the same order.
+    def found_in(self, other: Points) -> FoundPoints:
+        """Find each point in `other`. Points without ids must be the same points in the same order.
+
+        Points with ids are found by id, in any order. Numbers with and without leading zeros are the same id, unless
+        one of the two sets has both. A station that is more than `LARGEST_MOVE` away is another one, so it is not
+        found; if that concerns more than one station in ten, `InputError` is raised.
         """
         if not (self.ids and other.ids):
             if not self.matches(other):
@@ -92,22 +110,41 @@ class Points(Grid):
                     f"{self} and {other} are different points without ids; bring them to the same points, or add a "
                     'variable with the attribute cf_role = "timeseries_id"'
                 )
-            return np.arange(len(self.latitudes))
+            return FoundPoints(np.arange(len(self.latitudes)))
         index = {name: k for k, name in enumerate(other.ids)}
         found = np.array([index.get(name, -1) for name in self.ids])
+        bare, others = ([_without_zeros(name) for name in ids] for ids in (self.ids, other.ids))
+        notes = []
+        if len({*bare}) == len(bare) and len({*others}) == len(others):
+            index = {name: k for k, name in enumerate(others)}
+            again = np.array([index.get(name, -1) for name in bare])
+            if (differ := again != found).any():
+                k = int(differ.argmax())
+                notes.append(
+                    f"{differ.sum()} of them by ids without leading zeros ({self.ids[k]} is {other.ids[again[k]]})"
+                )
+            found = again
         there = np.flatnonzero(found >= 0)
-        if len(there) and self._distance(other, found[there], there) > LARGEST_MOVE:
+        distance = np.zeros(len(found))
+        distance[there] = self._distance(other, found[there], there)
+        far = distance > LARGEST_MOVE
+        if far.any():
+            moved = _farthest(self.ids, distance, far)
+            notes.append(f"{far.sum()} more than {LARGEST_MOVE:g}° away {moved}, left out as other stations")
+        if far.sum() > max(1, len(there) // 10):
             raise InputError(
-                f"{self} and {other} have a station of the same id more than {LARGEST_MOVE:g}° apart; give different "
-                "stations different ids"
+                f"{self} and {other} have {len(there)} equal ids, {notes[-1]}; give different stations different ids"
             )
-        return found
+        if (near := (distance > SMALL_MOVE) & ~far).any():
+            moved = _farthest(self.ids, distance, near)
+            notes.append(f"{near.sum()} of them {SMALL_MOVE:g}° to {LARGEST_MOVE:g}° away {moved}")
+        return FoundPoints(np.where(far, -1, found), tuple(notes))
 
-    def _distance(self, other: Points, theirs: Any, own: Any = ...) -> float:
-        """Return the greatest difference of coordinates (degrees); 359.9°E is 0.1° from 0°E."""
+    def _distance(self, other: Points, theirs: Any, own: Any = ...) -> np.ndarray:
+        """Return the difference of coordinates (degrees) of each point; 359.9°E is 0.1° from 0°E."""
         north = np.array(self.latitudes)[own] - np.array(other.latitudes)[theirs]
         east = (np.array(self.longitudes)[own] - np.array(other.longitudes)[theirs] + 180) % 360 - 180
-        return float(max(abs(north).max(), abs(east).max()))
+        return np.asarray(np.maximum(abs(north), abs(east)))
 
     def __str__(self) -> str:
         lat, lon, count = self.latitudes, self.longitudes, len(self.latitudes)
@@ -115,6 +152,18 @@ class Points(Grid):
         if count == 1:
             return f"1 {what}, latitude {lat[0]:g}, longitude {lon[0]:g}"
         return f"{count} {what}s, latitudes {max(lat):g} to {min(lat):g}, longitudes {min(lon):g} to {max(lon):g}"
+
+
+def _farthest(ids: Sequence[str], distance: np.ndarray, moved: np.ndarray) -> str:
+    """Return up to three of the stations that `moved`, with their distance (degrees)."""
+    farthest = np.argsort(-distance * moved, kind="stable")[: min(3, int(moved.sum()))]
+    named = ", ".join(f"{ids[k]} by {distance[k]:.2f}°" for k in farthest)
+    return f"({named}{', ...' if moved.sum() > 3 else ''})"
+
+
+def _without_zeros(name: str) -> str:
+    """Return an id without leading zeros if it is a number."""
+    return name.lstrip("0") or "0" if name.isdigit() else name
 
 
 def grid_of_json(values: Mapping[str, Any]) -> Grid:

@@ -37,10 +37,34 @@ def test_stations_are_found_by_their_ids():
 
 
 def test_stations_elsewhere_and_other_points_without_ids_are_refused():
-    with pytest.raises(InputError, match="a station of the same id more than 1° apart"):
-        ALPS.positions_in(Points((47.3, 42.5), (11.4, 9.7), ids=("Innsbruck", "Hannover")))
+    swapped = Points((52.5, 47.3), (9.7, 11.4), ids=("Innsbruck", "Hannover"))
+    with pytest.raises(InputError, match=r"2 equal ids, 2 more than 1° away \(Innsbruck by 5.20°, Hannover .*; give"):
+        ALPS.positions_in(swapped)
     with pytest.raises(InputError, match=r"2 points, .* without ids; .* cf_role"):
         ALPS.positions_in(Points((47.3, 52.5), (11.4, 9.7)))
+
+
+def test_ids_match_without_leading_zeros_unless_one_set_has_both():
+    own = Points((1.0, 2.0, 3.0), (0.0,) * 3, ids=("01001", "1002", "A07"))
+    found = own.found_in(Points((3.0, 2.0, 1.0), (0.0,) * 3, ids=("A7", "001002", "1001")))
+    np.testing.assert_array_equal(found.positions, [2, 1, -1])
+    assert found.notes == ("2 of them by ids without leading zeros (01001 is 1001)",)
+    both = Points((1.0, 1.0), (0.0,) * 2, ids=("1001", "0001001"))
+    np.testing.assert_array_equal(own.positions_in(both), [-1, -1, -1])
+
+
+def test_a_moved_station_is_named_and_left_out():
+    ids = tuple(f"{k}" for k in range(1149))
+    own = Points(np.linspace(40, 50, 1149), (10.0,) * 1149, ids=ids)
+    east = np.full(1149, 10.0)
+    east[[7, 300, 301]] = 11.65, 10.05, 9.6
+    other = Points(own.latitudes, tuple(east), ids=ids)
+    assert not own.matches(other)
+    found = own.found_in(other)
+    assert (found.positions < 0).nonzero()[0].tolist() == [7]
+    assert found.notes == (
+        "1 more than 1° away (7 by 1.65°), left out as other stations", "1 of them 0.1° to 1° away (301 by 0.40°)"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("grid", [ALPS, Points((1.0, 2.0), (3.0, 3.0)), Grid((5.0, 4.0), (1.0, 2.0, 3.0))], ids=str)

@@ -16,6 +16,12 @@ REGULAR = ("regular_ll", "regular_gg")
 """Grid types whose points are all combinations of latitudes and longitudes."""
 REDUCED = ("reduced_gg", "healpix")
 """Grid types whose latitudes have different numbers of points; they are read as one row and regridded later."""
+REMEDIES = {
+    "sh": "sp2gp IN OUT",
+    # GRIB has no positions of these cells, and bilinear weights need cells with four neighbours.
+    "unstructured_grid": "remapdis,r720x361 -setgrid,CELLS.nc IN OUT, where CELLS.nc is the model's file of cells",
+}
+"""Operators of cdo that bring a grid type to a regular grid; `remapbil` does for all others."""
 
 I_NEGATIVELY, J_POSITIVELY, J_CONSECUTIVE, ALTERNATIVE_ROWS = 128, 64, 32, 16
 STAGGERED = 15
@@ -110,10 +116,11 @@ class Layout:
     def grid(self) -> Grid:
         """The grid, north first; a global grid starts at its first longitude at or east of 0°."""
         if not self.readable:
-            program = "sp2gp" if self.grid_type == "sh" else "remapbil"
+            remedy = REMEDIES.get(self.grid_type, "remapbil,r720x361 IN OUT")
             raise InputError(
                 f"the grid is {self.grid_type}; only regular latitude-longitude grids, global Gaussian grids and "
-                f"HEALPix in ring order can be read, interpolate to one of them first, for instance with cdo {program}"
+                "HEALPix in ring order can be read; request a regular grid from the provider, or interpolate with the "
+                f"program cdo, which is installed by itself: cdo -f grb {remedy}"
             )
         if self.grid_type == "healpix":
             return ReducedGrid.healpix(self.gaussian)

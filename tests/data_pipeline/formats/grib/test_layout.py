@@ -61,8 +61,11 @@ def test_a_global_grid_starts_at_greenwich_and_a_region_is_not_split():
 def test_a_repeated_meridian_and_spectral_fields_are_refused_with_their_own_remedy():
     with pytest.raises(InputError, match="less than 360"):
         _ = layout(columns=9, west=0, east=360).grid
-    with pytest.raises(InputError, match=r"the grid is sh;.*cdo sp2gp"):
+    with pytest.raises(InputError, match=r"the grid is sh;.*cdo -f grb sp2gp"):
         _ = Layout.of(eccodes.codes_grib_new_from_samples("sh_pl_grib2")).grid
+    # `cdo remapbil` refuses unstructured cells.
+    with pytest.raises(InputError, match=r"the grid is unstructured_grid;.*remapdis,r720x361 -setgrid,CELLS"):
+        _ = Layout("unstructured_grid").grid
 
 
 @pytest.mark.parametrize(
