@@ -32,7 +32,9 @@ from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
+from data_pipeline.grid import Grid
 from data_pipeline.grids.grid_coordinates import static_on
+from data_pipeline.grids.points import Points
 from data_pipeline.protocols import DataSource
 from data_pipeline.sources.forecast_file import ForecastFile, OpenedForecast, open_files
 from data_pipeline.sources.plausibility import data_warnings
@@ -96,6 +98,7 @@ from models.members.options import QUANTILE_LEVELS
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
+from models.provenance.stations import StationCounts, describe_stations
 
 
 @verb("evaluate")
@@ -118,6 +121,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
         say(f"{cfg.run_dir} already holds the scores of these correctors and data; nothing was done")
         return
 
+    correctors = at_stations_of_data(plan, correctors, mesh)
     data = open_data(plan, correctors, mesh)
     entrants = gather_models(plan, correctors, data, mesh)
     leaks = audit_leaks(plan, entrants, data, mesh)
@@ -128,6 +132,8 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
         "dates": plan.dates.to_json(), "levels": cfg.quantile_levels, "ledger": data.forecasts.ledger.to_json(),
         "inputs": inputs, "leak_audit": leaks,
     }  # fmt: skip
+    if moved := station_counts(correctors):
+        about["stations"] = {name: counts._asdict() for name, counts in moved.items()}
     notes, facts = entrants.warnings(board.lost), run_facts(gather_usage(meter, mesh))
     evaluation = Evaluation(plan, data, entrants, board, about, notes, mesh, facts)
     say(evaluation.publish())
@@ -209,6 +215,40 @@ def load_correctors(plan: Plan) -> dict[str, FoldCorrectors]:
     return correctors
 
 
+def at_stations_of_data(plan: Plan, correctors: Mapping[str, FoldCorrectors], mesh: Mesh) -> dict[str, FoldCorrectors]:
+    """Return correctors of other stations at the stations of the data, and all others as they are."""
+    if not any(isinstance(folds.first.grid, Points) for folds in correctors.values()):
+        return dict(correctors)
+    source = plan.source(plan.dates)
+    grid = mesh.run_on_first(lambda: ForecastDataset(source, plan.task, plan.dates).grid)
+    found = dict(correctors)
+    for name, folds in correctors.items():
+        if isinstance(folds.first.grid, Points) and isinstance(grid, Points) and not folds.first.grid.matches(grid):
+            found[name] = FoldCorrectors.of([one.at(grid, source.static) for one in folds.correctors])
+    return found
+
+
+def station_note(folds: FoldCorrectors) -> str | None:
+    """Return a sentence about new stations, None for correctors at their own stations."""
+    return describe_stations(folds.first.task, folds.first.grid, folds.first.provenance)
+
+
+def station_counts(correctors: Mapping[str, FoldCorrectors]) -> dict[str, StationCounts]:
+    """Return the counts of stations of the correctors that were moved to other stations."""
+    counts = {name: StationCounts.of(folds.first.grid, folds.first.provenance) for name, folds in correctors.items()}
+    return {name: found for name, found in counts.items() if found is not None}
+
+
+def station_regions(correctors: Mapping[str, FoldCorrectors], grid: Grid) -> dict[str, np.ndarray]:
+    """Return the weights (H, W) of stations that are new to a corrector, and of all others; {} if none is new."""
+    new = np.zeros(grid.shape)
+    for folds in correctors.values():
+        about = folds.first.provenance.get("stations", {})
+        new[[*about.get("new", ()), *about.get("far", ())]] = 1
+    parts = {"new_stations": new, "training_stations": 1 - new} if new.any() else {}
+    return {name: weights for name, weights in parts.items() if weights.any()}
+
+
 def each_file(plan: Plan, correctors: Mapping[str, FoldCorrectors]) -> Iterator[tuple[str, Path, Corrector]]:
     """Yield the name, path and corrector of every corrector file."""
     for name, folds in correctors.items():
@@ -251,7 +291,8 @@ def open_data(plan: Plan, correctors: Mapping[str, FoldCorrectors], mesh: Mesh) 
     say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     say("\n".join(forecasts.ledger.lines(cfg.split)))
     land = land_share(plan.archive, forecasts)
-    return ScoredData(domain, forecasts, files, land, region_weights(grid, land, plan.regions))
+    weights = region_weights(grid, land, plan.regions) | station_regions(correctors, grid)
+    return ScoredData(domain, forecasts, files, land, weights)
 
 
 @dataclass(frozen=True)
@@ -298,6 +339,7 @@ def gather_models(plan: Plan, correctors: Mapping[str, FoldCorrectors], data: Sc
     models |= {name: FileForecaster(one, domain, plan.device) for name, one in data.files.items()}
     notes = training_years_warnings(fits, correctors)
     notes += [note for name, folds in (own | correctors).items() for note in unfitted_warnings(name, folds)]
+    notes += [f"{name}: {note}" for name, folds in correctors.items() if (note := station_note(folds))]
     notes += [unknown] if (unknown := list_unknown(forecasts.meanings)) else []
     table = Path(cfg.run_dir, TRUTH_TABLE)
     notes += mesh.run_on_first(lambda: data_warnings(plan.source(dates), task, dates, cfg.max_members, table=table))

@@ -22,7 +22,9 @@ from data_pipeline.grids.points import Points
 
 TROPICS = 20.0
 """Latitude in degrees where the tropics end, as in the WMO's forecast verification."""
-BUILT_IN = ("global", "unweighted", "north", "tropics", "south", "europe", "land", "sea")
+BUILT_IN = (
+    "global", "unweighted", "north", "tropics", "south", "europe", "land", "sea", "new_stations", "training_stations",
+)  # fmt: skip
 COORDINATES = {"latitude": "lat", "longitude": "lon"}
 """Coordinates of a mask, and their short names."""
 EDGE = 1e-6

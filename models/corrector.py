@@ -47,6 +47,7 @@ from models.provenance.envelope import Envelope
 from models.provenance.training_dates import state_fits, valid_days
 from models.provenance.training_summaries import TrainingSummaries, envelope_of
 from models.statistical.cases import Passes, check_lead_times, count_unfitted
+from models.statistical.new_stations import NewStations
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -91,6 +92,8 @@ class Corrector(nn.Module):
         """The envelope of the training data; None before a fit, and for a model that reads physical values."""
         self.notes: list[str] = []
         """Notes of the fit for the user, one sentence each."""
+        moved = self.provenance.get("stations")
+        self.new_stations = None if moved is None else NewStations(task, self.domain, moved)
 
     @property
     def target_grid(self) -> TargetGrid | None:
@@ -119,10 +122,13 @@ class Corrector(nn.Module):
         if sample.lead_time.device.type == "cpu" and not torch.compiler.is_compiling():
             check_lead_times(sample.lead_time, self.task)
         corrected: Distribution = self.normalizer.physical(self.model(self.normalizer(sample)))
-        if self.normalizer.complete or not self._learns:
-            return corrected
-        raw = Ensemble(select_channels(sample.ensemble, self.task.target_channels, 2).movedim(1, 0))
-        return Patched(self.domain.cut(self.normalizer.known) > 0, corrected, raw)
+
+        def raw() -> Ensemble:
+            return Ensemble(select_channels(sample.ensemble, self.task.target_channels, 2).movedim(1, 0))
+
+        if not self.normalizer.complete and self._learns:
+            corrected = Patched(self.domain.cut(self.normalizer.known) > 0, corrected, raw())
+        return corrected if self.new_stations is None else self.new_stations(corrected, sample, raw)
 
     def __repr__(self) -> str:
         return as_text(summary_rows(self.task, self.grid, self.spec, self.provenance))
@@ -170,6 +176,20 @@ class Corrector(nn.Module):
         other.load_state_dict(self.state_dict())
         other.envelope = self.envelope
         return other.train(self.training)
+
+    def at(self, points: Points, static: xr.Dataset | None = None) -> Corrector:
+        """Return this corrector of stations for other stations; those that it knows keep their correction.
+
+        At other stations, all numbers that it has for each station are predicted from the stations that it knows
+        (`models.moved_stations`). `static` are the static fields of the task at these stations, if it has any beside
+        position and altitude.
+
+        Raises `InputError` for a corrector on a grid, for less than five known stations, and if a field is missing.
+        """
+        # Imported here, because only this method of the module depends on the prediction.
+        from models.moved_stations import moved_to
+
+        return moved_to(self, points, static)
 
     def bind(self, task: Task) -> Callable[[Sample], Distribution]:
         """Return a function that corrects samples of `task`, which may have more channels and targets."""

@@ -141,7 +141,8 @@ def plain_table(scores: Mapping[str, Any]) -> str:
     where = f"{scores['split']} {format_years(scores)}, {scores['n_dates']} starts"
     lines = [f"{forecast_title(scores)}: {where}; CRPS in {display_of(scores).units}"]
     lines += ["".join(map(format, (*cells[:3], "", *cells[3:]), COLUMN_WIDTHS)).rstrip() for cells in rows]
-    return "\n".join([*lines, *_footnotes(scores), *_plain_member_counts(scores), *warning_lines(scores)])
+    lines += [*_footnotes(scores), *_plain_stations(scores), *_plain_member_counts(scores), *warning_lines(scores)]
+    return "\n".join(lines)
 
 
 def format_fair_crps(model: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
@@ -184,6 +185,20 @@ def warning_lines(scores: Mapping[str, Any]) -> list[str]:
 
 def _footnotes(scores: Mapping[str, Any]) -> list[str]:
     return [text for text in (fair_crps_footnote(scores), omission_note(scores)) if text]
+
+
+def _plain_stations(scores: Mapping[str, Any]) -> list[str]:
+    """Return the CRPS at new stations, and at those of the training, a line each; [] if no station is new."""
+    regions = scores["slices"].get("region", {})
+    return [
+        f"CRPS at {title} ({regions[region]['cells']}): "
+        + ", ".join(
+            f"{name} {format_amount(model['by']['region'][region]['crps'], scores)}"
+            for name, model in scores["models"].items()
+        )
+        for region, title in (("new_stations", "new stations"), ("training_stations", "stations of the training"))
+        if region in regions
+    ]
 
 
 def member_count_table(scores: Mapping[str, Any]) -> PageTable | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress, watched
+from data_pipeline.formats.open import grid_of_files
+from data_pipeline.grids.points import Points
 from models.corrected_files.input_files import FileType
 from models.corrected_files.opening import open_forecasts
 from models.corrected_files.outputs import write_outputs
@@ -23,7 +25,7 @@ from models.corrected_files.sidecar import (
 from models.correction.gaps import Gaps
 from models.correction.guards import Guard, repeated_messages
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
-from models.engines.engine import Engine
+from models.engines.engine import Engine, at_stations
 from models.members.options import CorrectionOptions
 from models.members.past_analyses import PastAnalyses
 from models.members.products import Product, products_of_tasks
@@ -78,6 +80,10 @@ def correct_files(
     if analysis is not None and not any(engine.description.task.analysis for engine in engines):
         raise InputError(f"the corrector reads no analysis; remove analysis={analysis}")
     guards = guards or [Guard()] * len(engines)
+    if any(isinstance(engine.description.grid, Points) for engine in engines):
+        grid = processes.run_on_first(lambda: grid_of_files(forecasts, names))
+        engines = [at_stations(engine, grid, processes) for engine in engines]
+        guards = [guard.at(grid, processes) for guard in guards]
     for engine, guard in zip(engines, guards, strict=True):
         guard.check_fallback(engine.description)
 
@@ -108,6 +114,8 @@ def correct_files(
         with pipelines.progress:
             written, notes = write_outputs(pipelines, forecasts, outputs, output_type, names)
         gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
+        stations = [sentence for engine in engines if (sentence := engine.description.stations)]
+        notes = [*stations, *notes]
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in watched(written, "sidecars: file"):
             write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings))

@@ -71,8 +71,13 @@ def read_sidecar(output: Path) -> dict[str, Any]:
 
 
 def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[dict[str, Any]]:
-    """Return name, SHA-256 and task of each corrector."""
-    return [{"name": one.name, "sha256": one.sha256, "task": one.task.to_json()} for one in descriptions]
+    """Return name, SHA-256 and task of each corrector, and the `StationCounts` of one at other stations."""
+    found: list[dict[str, Any]] = []
+    for one in descriptions:
+        found.append({"name": one.name, "sha256": one.sha256, "task": one.task.to_json()})
+        if one.station_counts is not None:
+            found[-1]["stations"] = one.station_counts._asdict()
+    return found
 
 
 def hashed_files(paths: Sequence[Path]) -> list[dict[str, Any]]:

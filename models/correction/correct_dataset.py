@@ -35,7 +35,7 @@ from data_pipeline.variables.meaning import Meaning, differences
 from models.correction.gaps import Gaps
 from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipeline
-from models.engines.engine import CorrectorDescription, Engine
+from models.engines.engine import CorrectorDescription, Engine, at_stations
 from models.engines.shared_reading import SharedReading
 from models.members.options import CorrectionOptions
 from models.parallel.single_process import SingleProcess
@@ -58,10 +58,17 @@ def correct_dataset(
     Raises `InputError` for a dataset that lacks an input, has other units, another grid or no lead time of the task;
     for a forecast that does not resemble the training, when that forecast is computed.
     """
-    correction = _DatasetCorrection(engine, options or CorrectionOptions(), guard or Guard())
-    correction.guard.check_fallback(engine.description)
+    forecasts, guard, processes = (
+        StandardDataset.forecasts(dataset, "the dataset", names),
+        guard or Guard(),
+        SingleProcess(),
+    )
+    engine, guard = at_stations(engine, forecasts.grid, processes), guard.at(forecasts.grid, processes)
+    if engine.description.stations:
+        warnings.warn(engine.description.stations, UserWarning, stacklevel=4)
+    correction = _DatasetCorrection(engine, options or CorrectionOptions(), guard)
+    guard.check_fallback(engine.description)
     task = engine.description.task
-    forecasts = StandardDataset.forecasts(dataset, "the dataset", names)
     leads = _lead_times(task, forecasts)
     source = _open(forecasts, analysis, task)
     _check_inputs(source, engine.description, leads)

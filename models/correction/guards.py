@@ -12,12 +12,14 @@ import numpy as np
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import GRIB_FORMAT, UNKNOWN_FORMAT, file_format
+from data_pipeline.grid import Grid
 from data_pipeline.sources.forecast_summary import join_tiles, summarise_tile
 from data_pipeline.variables.meaning import differences
 from data_pipeline.writing import messages
-from models.engines.engine import CorrectorDescription, Engine
+from models.engines.engine import CorrectorDescription, Engine, at_stations
 from models.engines.forecast import RawForecast
 from models.parallel.domain import Domain
+from models.parallel.single_process import Processes
 from models.provenance.envelope import Problem, finish
 
 ON_PROBLEM = ("error", "emos", "raw")
@@ -58,6 +60,10 @@ class Guard:
             raise InputError("on_problem=emos needs fallback=FILE, the file of a corrector of model=emos")
         if self.on_problem != "emos" and self.fallback is not None:
             raise InputError(f"fallback belongs to on_problem=emos, got on_problem={self.on_problem}; remove fallback")
+
+    def at(self, grid: Grid, processes: Processes) -> Guard:
+        """Return the guard with the fallback at the stations of an input."""
+        return self if self.fallback is None else replace(self, fallback=at_stations(self.fallback, grid, processes))
 
     def check_fallback(self, description: CorrectorDescription) -> None:
         """Raise `InputError` unless the fallback can correct every forecast of a corrector."""

@@ -125,6 +125,16 @@ class Distribution:
         """Return the law of max(X, threshold), if its CRPS has a closed form, else None."""
         return self.of_values(lambda values: torch.maximum(values, threshold))
 
+    def widened(self, error: Tensor) -> Distribution:
+        """Return the distribution after an additional, independent error with the standard deviation `error` (*S).
+
+        The distribution is scaled about its mean, so the variances add up; a lower bound stays where it is.
+        """
+        std, lower = self.std, self.bound
+        factor = torch.where(std > 0, torch.hypot(std, error) / torch.where(std > 0, std, 1), 1)
+        moved = self.affine(self.mean * (1 - factor), factor)
+        return moved if lower is None else moved.with_bounds(lambda _: lower)
+
     def average(self, others: Sequence[Any], weights: Tensor | None = None) -> Self:
         """Return the average of this and `others` of the same class; see `models.distribution.average`.
 

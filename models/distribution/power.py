@@ -91,6 +91,12 @@ class PowerTransformed(Distribution):
         lower, factor = location + scale * self.lower, scale**self.power
         return PowerTransformed(self.inner.affine(lower - factor * self.lower, factor), self.power, lower)
 
+    def widened(self, error: Tensor) -> PowerTransformed:
+        """Widen Y by the same share of its standard deviation."""
+        std = self.std
+        share = torch.where(std > 0, error / torch.where(std > 0, std, 1), 0)
+        return PowerTransformed(self.inner.widened(share * self.inner.std), self.power, self.lower)
+
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws."""
         return from_power(self.inner.sample(count, generator), self.power, self.lower)

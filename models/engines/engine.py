@@ -10,12 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from data_pipeline.grid import Grid
+from data_pipeline.grids.points import Points
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning
 from models.engines.forecast import RawForecast
 from models.parallel.domain import Domain
+from models.parallel.single_process import Processes
 from models.provenance.envelope import Envelope
+from models.provenance.stations import StationCounts, describe_stations
 from models.provenance.training_climate import TrainingClimate
 
 
@@ -36,6 +39,16 @@ class CorrectorDescription:
     """SHA-256 of the file at `path`."""
     envelope: Envelope | None = None
     """What the corrector has seen in training; None for a model that reads physical values."""
+
+    @property
+    def station_counts(self) -> StationCounts | None:
+        """The stations of a corrector that was moved to other stations, else None."""
+        return StationCounts.of(self.grid, self.provenance)
+
+    @property
+    def stations(self) -> str | None:
+        """A sentence about the stations of a corrector that was moved to other stations, else None."""
+        return describe_stations(self.task, self.grid, self.provenance)
 
 
 class Prediction(Protocol):
@@ -85,5 +98,16 @@ class Engine(Protocol):
     def climate(self) -> TrainingClimate | None:
         """The training climate of the inputs on the whole grid; None for a model that reads physical values."""
 
+    def at(self, domain: Domain) -> Engine:
+        """Return the engine at the stations of `domain`, which may be new; see `Corrector.at`."""
+
     def predict(self, forecast: RawForecast) -> Prediction:
         """Return the corrected distribution of a forecast on this rank's tile."""
+
+
+def at_stations(engine: Engine, grid: Grid, processes: Processes) -> Engine:
+    """Return the engine at the stations of an input, if both have stations and these differ, else as it is."""
+    own = engine.description.grid
+    if not isinstance(own, Points) or not isinstance(grid, Points) or own.matches(grid):
+        return engine
+    return engine.at(processes.domain(grid))

@@ -189,6 +189,13 @@ class OnnxEngine:
                 f"{self.description.path} is not a valid exported corrector: {error}; export it again"
             ) from None
 
+    def at(self, domain: Domain) -> OnnxEngine:
+        """Raise `InputError`: the graph holds the numbers of its own stations."""
+        raise InputError(
+            f"{self.description.path} is exported for {self.description.grid}, the input has {domain.grid}; name the "
+            "corrector file that it was exported from, or export the result of Corrector.at(points).save(FILE)"
+        )
+
     def predict(self, forecast: RawForecast) -> FamilyPrediction:
         """Return the corrected distribution of a forecast."""
         description = self.description

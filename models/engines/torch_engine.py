@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.identity import sha256_of
+from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
 from models.corrector import Corrector
 from models.device import choose_device
@@ -37,6 +38,7 @@ class TorchEngine:
         path: Path | None = None,
     ) -> None:
         own = corrector.on(domain or Domain.of(corrector.grid))
+        self._name, self._path = name, path
         self.domain, self._device = own.domain, torch.device(device)
         self.always, self.known = (tensor.numpy() for tensor in training_cells(own))
         self.corrector = own.to(self._device)
@@ -61,6 +63,12 @@ class TorchEngine:
         # The engine moves its corrector, and corrects without dropout.
         same = own.type == chosen.type and not corrector.training
         return cls(corrector if same else copy.deepcopy(corrector).eval(), device=chosen)
+
+    def at(self, domain: Domain) -> TorchEngine:
+        """Return the engine at other stations."""
+        assert isinstance(domain.grid, Points)
+        moved = copy.deepcopy(self.corrector).cpu().on(Domain.of(self.corrector.grid)).at(domain.grid)
+        return TorchEngine(moved, domain, self._device, self._name, self._path)
 
     @property
     def climate(self) -> TrainingClimate | None:

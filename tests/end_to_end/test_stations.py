@@ -7,6 +7,7 @@ import re
 import runpy
 import shlex
 
+import deepweather as dw
 import numpy as np
 import pytest
 import xarray as xr
@@ -69,3 +70,47 @@ def test_observations_of_other_stations_are_found_by_id(followed, run_verb, tmp_
     scored = [float(row["value"]) for row in rows if int(row["n_forecasts"])]
     assert len(scored) == 16
     assert np.mean(scored) == pytest.approx(score, rel=1e-6)
+
+
+def test_new_stations_are_corrected_counted_and_scored_by_themselves(followed, run_verb, tmp_path):
+    """Two of the stations get other ids and places, so they are new to the correctors."""
+    folder, options, _ = followed
+    for name in ("ensemble", "analysis"):
+        with xr.open_dataset(folder / f"{name}.nc") as own:
+            ids, lat = own.station_id.values.astype(object), own.lat.values.copy()
+            ids[[3, 8]], lat[[3, 8]] = ["90003", "90008"], lat[[3, 8]] - 0.2
+            ids[5] = f"00{ids[5]}"
+            moved = own.load().assign_coords(station_id=("station", ids, own.station_id.attrs))
+        moved.assign_coords(lat=("station", lat, own.lat.attrs)).to_netcdf(tmp_path / f"{name}.nc")
+    words = options.replace("path=.", f"path={tmp_path}").split()
+    correctors = f"{{mine: {folder}/runs/emos/corrector.safetensors, mlp: {folder}/runs/mlp/corrector.safetensors}}"
+    output = run_verb(tmp_path, "evaluate", *words, f"correctors={correctors}", f"run_dir={tmp_path}/scores")
+    for name in ("mine", "mlp"):
+        assert f"{name}: 18 of 20 stations are stations of the training; 2 are new (90003, 90008)" in output
+    scores = json.loads((tmp_path / "scores/scores.json").read_text())
+    assert scores["stations"]["mlp"] == {"own": 18, "new": 2, "far": 0}
+    regions = {name: model["by"]["region"] for name, model in scores["models"].items()}
+    assert regions["raw"]["new_stations"]["crps"] == pytest.approx(raw_crps(folder, [3, 8]), rel=1e-5)
+    for name in ("mine", "mlp"):
+        assert regions[name]["new_stations"]["crps"] < 0.9 * regions["raw"]["new_stations"]["crps"]
+    listed = ", ".join(f"{name} {regions[name]['new_stations']['crps']:.2f}" for name in regions)
+    assert f"CRPS at new stations (2): {listed}" in output
+    whole = json.loads((folder / "runs/scores/scores.json").read_text())["models"]["emos"]["crps"]
+    assert scores["models"]["mine"]["crps"] == pytest.approx(whole, rel=0.05)
+
+    with xr.open_dataset(tmp_path / "ensemble.nc") as ensemble:
+        ensemble.isel(station=[8, 5, 0], init_time=[-1]).load().to_netcdf(tmp_path / "forecast.nc")
+    printed = run_verb(
+        tmp_path, "correct", f"corrector={folder}/runs/emos/corrector.safetensors", "input=forecast.nc", "output=out.nc"
+    )
+    assert "2 of 3 stations are stations of the training; 1 are new (90008)" in printed
+    sidecar = json.loads((tmp_path / "out.nc.json").read_text())
+    assert sidecar["correctors"][0]["stations"] == {"own": 2, "new": 1, "far": 0}
+    corrector = dw.Corrector.load(folder / "runs/emos/corrector.safetensors")
+    with xr.open_dataset(tmp_path / "forecast.nc") as raw, xr.open_dataset(tmp_path / "out.nc") as written:
+        with pytest.warns(UserWarning, match="2 of 3 stations are stations of the training"):
+            made = corrector.correct(dw.open_ensemble(tmp_path / "forecast.nc"))
+        np.testing.assert_allclose(made["2t"].squeeze() - 273.15, written.t2m.squeeze(), atol=1e-3)
+        altitude = raw.alt.values[0]
+        # The raw members are too warm by 1 K per km.
+        assert float((raw.t2m - written.t2m)[..., 0].mean()) == pytest.approx(0.001 * altitude, abs=0.4)

@@ -139,6 +139,23 @@ def smooth(distribution):
 
 
 @every
+def test_a_further_error_adds_to_the_variance_and_leaves_the_bound(law):
+    one, error = law(), torch.tensor([0.7, 0.1, 2.0, 0.4, 1.0], dtype=torch.float64)
+    same, wide = (one.map(lambda part, scale=scale: part.widened(scale * error)) for scale in (0, 1))
+    torch.testing.assert_close(same.quantile(LEVELS), one.quantile(LEVELS))
+    lowest = torch.tensor([1e-9, 0.02], dtype=torch.float64)
+    for part, wider in ((one.core, wide.core), (one, wide)):
+        assert (part.bound is None) == (wider.bound is None)
+        assert part.bound is None or (wider.quantile(lowest) >= part.bound).all()
+    free = of_part(one, lambda part: part.bound is None) == 1
+    expected = torch.where(one.std > 0, torch.hypot(one.std, error), 0)
+    torch.testing.assert_close(wide.std[free], expected[free])
+    torch.testing.assert_close(wide.mean[free], one.mean[free])
+    varied = ~free & (one.std > 1e-3)
+    assert (wide.std[varied] > one.std[varied]).all()
+
+
+@every
 def test_the_distribution_function_is_monotone_and_inverts_the_quantiles(law):
     one = law()
     quantiles = one.quantile(LEVELS)
