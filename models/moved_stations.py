@@ -10,6 +10,7 @@ the mean square of this difference is the additional error at new stations.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ REACH, LEAST_REACH = 3.0, 100.0
 kilometres."""
 DEPARTURES, SPREAD = (-1.0, 0.0, 1.0), 0.3
 """Reference forecasts: ensemble means and half the difference of two members, in units of the typical departure."""
+ERROR_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Candidates for the additional error, in units of the root mean square at left-out stations."""
 REFERENCE_TIMES = tuple(np.datetime64(f"2001-{month:02}-15", "s").astype(int) for month in (1, 4, 7, 10))
 """Valid times of the reference forecasts, seconds since 1970."""
 
@@ -60,7 +63,11 @@ def moved_to(corrector: Corrector, points: Points, static: xr.Dataset | None = N
     new = np.flatnonzero(found < 0)
     moved = {name: values[..., at, :] if name in maps else values for name, values in state.items()}
     moved |= {name: fields for name in maps if name.rpartition(".")[2] == "static"}
-    about: dict[str, Any] = {"known": len(learnt), "new": [], "far": [], "error": _no_error(corrector), "reach": 0.0}
+    leads, targets = len(corrector.task.lead_times), len(corrector.task.targets)
+    about: dict[str, Any] = {
+        "known": len(learnt), "new": [], "far": [], "reach": 0.0, "error": [[0.0] * targets] * leads,
+        "relative": [False] * targets,
+    }  # fmt: skip
     if len(new):
         known = _subset(own, learnt)
         reach = _reach(known)
@@ -68,7 +75,7 @@ def moved_to(corrector: Corrector, points: Points, static: xr.Dataset | None = N
         about |= {"new": new[~far].tolist(), "far": new[far].tolist(), "reach": reach}
         kriging = _kriging(corrector, known, learnt, points, new, fields)
         choice = _choose(corrector, state, maps, learnt, kriging)
-        about["error"] = choice.error
+        about |= {"error": choice.error, "relative": choice.relative}
         for name, weights in choice.weights(kriging).items():
             moved[name][..., new, :] = _predicted(state[name][..., learnt, :], weights)
     provenance = {**corrector.provenance, "stations": about}
@@ -131,7 +138,8 @@ def _learnt(corrector: Corrector, state: Mapping[str, Tensor], maps: list[str]) 
             known &= (values > 0).all(1)
         elif "normalizer." not in name and name.rpartition(".")[2] not in ("static", "lower"):
             blank = fresh[name.removeprefix("model.")].movedim(-2, 0).reshape(count, -1)
-            known &= values.isfinite().all(1)
+            finite = values.isfinite()
+            known &= (finite | ~finite.any(0)).all(1)  # a number that no station has is not used
             fits.append((values != blank).any(1))
     positions = np.flatnonzero((known & torch.stack(fits).any(0) if fits else known).numpy())
     if not FEWEST_STATIONS <= len(positions) <= MOST_STATIONS:
@@ -167,10 +175,11 @@ def _kriging(
 
 
 class _Choice(NamedTuple):
-    """The smoothness of each map, and the additional error (L, T) at new stations in physical units."""
+    """The smoothness of each map, and the additional error (L, T) at new stations, in physical units or `relative`."""
 
     smoothness: Mapping[str, Smoothness]
     error: list[list[float]]
+    relative: list[bool]
 
     def weights(self, kriging: Kriging) -> dict[str, np.ndarray]:
         """Return the weights of each map, which predict the new stations."""
@@ -189,12 +198,13 @@ def _choose(
     trial = copy.deepcopy(corrector).eval()
 
     def forecasts(values: Mapping[str, Tensor]) -> Tensor:
-        """Return the means (L, B, T, n) of the reference forecasts at the known stations."""
+        """Return mean and standard deviation (2, L, B, T, n) of the reference forecasts at the known stations."""
         _load(trial, values)
         with torch.no_grad():
-            return torch.stack([trial(batch).mean[..., learnt, 0] for batch in batches]).double()
+            found = [trial(batch) for batch in batches]
+        return torch.stack([torch.stack([one.mean, one.std])[..., learnt, 0] for one in found], 1).double()
 
-    own, best = forecasts(state), None
+    (own, own_std), best = forecasts(state), None
     for candidate in kriging.candidates():
         smoothness = means | dict.fromkeys(others, candidate)
         values = dict(state)
@@ -202,14 +212,40 @@ def _choose(
         for name, one in smoothness.items():
             values[name] = state[name].clone()
             values[name][..., learnt, :] = _predicted(state[name][..., learnt, :], weights[one])
-        error = (forecasts(values) - own).square().mean((1, 3)).sqrt()
-        total = float((error / scale).square().sum())
+        mean, std = forecasts(values)
+        total = float(((mean - own).square().mean((0, 1, 3)) / scale.square()).sum())
         if best is None or total < best[0]:
-            best = total, _Choice(smoothness, error.tolist())
+            best = total, _Choice(smoothness, *_errors(mean - own, own_std, std))
         if not others:
             break
     assert best is not None
     return best[1]
+
+
+def _errors(difference: Tensor, own: Tensor, std: Tensor) -> tuple[list[list[float]], list[bool]]:
+    """Return the error (L, T) with which forecasts score best, and for which targets it is relative to `std`.
+
+    `difference` (L, B, T, n) is that of the means of forecasts at left-out stations, with the standard deviation `std`,
+    from forecasts with the station's own maps, with the standard deviation `own`. The score is the expected CRPS of
+    normal distributions. Candidates are shares of the root mean square, because a few stations may differ by far more
+    than the others.
+    """
+    std = std.clamp(min=1e-6 * float(std.mean()))
+    best: list[tuple[float, list[float], bool]] = []
+    for t in range(difference.shape[2]):
+        d, s, truth = (values[:, :, t] for values in (difference, std, own))
+        found = []
+        for relative in (False, True):
+            unit = s if relative else torch.ones_like(s)
+            size = (d / unit).square().mean((1, 2)).sqrt()
+            for share in ERROR_SHARES:
+                wide = torch.hypot(s, share * size[:, None, None] * unit)
+                spread = torch.hypot(wide, truth)
+                apart = spread * (2 / math.pi) ** 0.5 * (-0.5 * (d / spread).square()).exp()
+                apart = apart + d * torch.erf(d / (2**0.5 * spread))
+                found.append((float((apart - wide / math.pi**0.5).mean()), (share * size).tolist(), relative))
+        best.append(min(found))
+    return [list(of_lead) for of_lead in zip(*(error for _, error, _ in best), strict=True)], [one[2] for one in best]
 
 
 def _rows(values: Tensor, at: np.ndarray) -> np.ndarray:
@@ -270,7 +306,3 @@ def _load(corrector: Corrector, state: Mapping[str, Tensor]) -> None:
     for part in corrector.modules():
         if isinstance(part, Corrector):
             protocol.normalise(part.model, *part.normalizer.target_scaling)
-
-
-def _no_error(corrector: Corrector) -> list[list[float]]:
-    return [[0.0] * len(corrector.task.targets) for _ in corrector.task.lead_times]

@@ -128,12 +128,13 @@ class Distribution:
     def widened(self, error: Tensor) -> Distribution:
         """Return the distribution after an additional, independent error with the standard deviation `error` (*S).
 
-        The distribution is scaled about its mean, so the variances add up; a lower bound stays where it is.
+        The distribution is scaled about its mean, so the variances add up. A lower bound stays where it is, and the
+        distribution is scaled about it to the old mean, so its variance grows by less.
         """
         std, lower = self.std, self.bound
         factor = torch.where(std > 0, torch.hypot(std, error) / torch.where(std > 0, std, 1), 1)
         moved = self.affine(self.mean * (1 - factor), factor)
-        return moved if lower is None else moved.with_bounds(lambda _: lower)
+        return moved if lower is None else scaled_to_mean(moved.with_bounds(lambda _: lower), [self], None)
 
     def average(self, others: Sequence[Any], weights: Tensor | None = None) -> Self:
         """Return the average of this and `others` of the same class; see `models.distribution.average`.

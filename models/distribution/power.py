@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,10 @@ from models.distribution.base import Distribution, average, in_double, missing_a
 
 _NODES, _LAST = 28, 34.0
 """Nodes of Gauss-Legendre, and the largest |log(τ/(1 - τ))| that is integrated: a probability of 2e-15 lies beyond."""
+
+
+_STEPS, _WIDEST = 8, 10.0
+"""Steps of the search for a wider Y, and the greatest factor of its standard deviation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +96,15 @@ class PowerTransformed(Distribution):
         return PowerTransformed(self.inner.affine(lower - factor * self.lower, factor), self.power, lower)
 
     def widened(self, error: Tensor) -> PowerTransformed:
-        """Widen Y by the same share of its standard deviation."""
-        std = self.std
-        share = torch.where(std > 0, error / torch.where(std > 0, std, 1), 0)
-        return PowerTransformed(self.inner.widened(share * self.inner.std), self.power, self.lower)
+        """Widen Y, at most `_WIDEST` times, until the variance of X has grown by that of the error."""
+        std, spread, wide = self.std, self.inner.std, self
+        wanted, factor = torch.hypot(std, error), torch.ones_like(std)
+        for _ in range(_STEPS):
+            found = wide.std
+            growth = torch.where(found > 0, wanted / torch.where(found > 0, found, 1), 1)
+            factor = (factor * growth.sqrt()).clamp(1, _WIDEST)
+            wide = replace(self, inner=self.inner.widened(spread * (factor.square() - 1).sqrt()))
+        return wide
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws."""

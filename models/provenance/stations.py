@@ -33,10 +33,10 @@ def describe_stations(task: Task, grid: Grid, provenance: Mapping[str, Any]) -> 
     sentence = f"{counts.own} of {sum(counts)} stations are stations of the training"
     if counts.new:
         errors = [
-            " to ".join(dict.fromkeys(f"{of_lead:.2g}" for of_lead in (min(of_target), max(of_target))))
-            + f" {target.units or ''}".rstrip()
-            + f" for {target}"
-            for target, of_target in zip(task.targets, zip(*about["error"], strict=True), strict=True)
+            f"{_range(of_target, relative)}{f' {target.units}' * bool(target.units and not relative)} for {target}"
+            for target, relative, of_target in zip(
+                task.targets, about["relative"], zip(*about["error"], strict=True), strict=True
+            )
         ]
         sentence += (
             f"; {counts.new} are new ({_named(grid, about['new'])}): their correction is predicted from "
@@ -48,6 +48,13 @@ def describe_stations(task: Task, grid: Grid, provenance: Mapping[str, Any]) -> 
             f"({_named(grid, about['far'])})"
         )
     return sentence
+
+
+def _range(errors: Sequence[float], relative: bool) -> str:
+    """Return the least and the greatest error as text; a relative one is a share of the forecast's spread."""
+    form = "{:.0%}" if relative else "{:.2g}"
+    text = " to ".join(dict.fromkeys(form.format(one) for one in (min(errors), max(errors))))
+    return text + " of the standard deviation" * relative
 
 
 def _named(grid: Grid, positions: Sequence[int]) -> str:

@@ -18,12 +18,14 @@ from models.statistical.cases import lead_index
 class NewStations(nn.Module):
     """Widens forecasts at new stations, and replaces them by the raw ensemble at stations far from all known ones.
 
-    `about` has the positions of the stations `new` and `far`, and the additional `error` of each lead time and target,
-    a standard deviation in physical units.
+    `about` has the positions of the stations `new` and `far`, and the additional `error` of each lead time and target:
+    a standard deviation in physical units, or relative to that of the forecast for the targets that are `relative`.
     """
 
     error: Tensor
     """(L, T, H, W); zero at the stations of the training."""
+    relative: Tensor
+    """(T, 1, 1)"""
     near: Tensor
     """(H, W) False at far stations."""
 
@@ -36,9 +38,10 @@ class NewStations(nn.Module):
         near[about["far"]] = False
         self.register_buffer("error", error, persistent=False)
         self.register_buffer("near", near, persistent=False)
+        self.register_buffer("relative", torch.tensor(about["relative"])[:, None, None], persistent=False)
 
     def forward(self, corrected: Distribution, sample: Sample, raw: Callable[[], Distribution]) -> Distribution:
         """Return the forecasts (B, T, H, W) of a batch, from the corrected ones and the raw ensemble."""
         error = self._domain.cut(self.error)[lead_index(sample.lead_time, self._task)]
-        wide = corrected.map(lambda part: part.widened(error))
+        wide = corrected.map(lambda part: part.widened(error * torch.where(self.relative, part.std, 1)))
         return Patched(self._domain.cut(self.near), wide, raw()) if self._any_far else wide
