@@ -21,11 +21,11 @@ import xarray as xr
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.grid import COORDINATE_TOLERANCE
-from data_pipeline.grids.points import Points
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
+from data_pipeline.grids.points import Points, altitudes_of
 from data_pipeline.sample import Sample
 from data_pipeline.samples.inputs import static_values
-from data_pipeline.task import POSITION
+from data_pipeline.task import POSITION, Task
 from models import protocol
 from models.corrector import Corrector, build_model
 from models.distribution import from_power
@@ -33,8 +33,8 @@ from models.normalizer import Normalizer
 from models.outline import outline
 from models.statistical.kriging import Kriging, Smoothness, distances
 
-FEWEST_STATIONS, MOST_STATIONS = 5, 3000
-"""Known stations that a prediction needs, and for which its matrices take less than a minute."""
+FEWEST_STATIONS, MOST_STATIONS, MOST_FOR_CHOICE = 5, 5000, 500
+"""Stations that a prediction needs; for which its matrices take about a minute; that choose its smoothness."""
 REACH, LEAST_REACH = 3.0, 100.0
 """A new station may be so many times farther from all known stations than these are from each other, at least so many
 kilometres."""
@@ -105,7 +105,7 @@ def _static(corrector: Corrector, points: Points, found: np.ndarray, given: xr.D
     task, known = corrector.task, corrector.static.cpu().numpy()
     if given is None and (found >= 0).all():
         return known[:, found]
-    known_names = {*(given or ()), *(("altitude",) if points.altitudes else ())}
+    known_names = {*(given or ()), *altitudes_of(points)}
     if lacking := [name for name in task.static if name not in known_names]:
         raise InputError(
             f"the corrector reads the static field {lacking[0]}, which is unknown at {int((found < 0).sum())} new "
@@ -164,14 +164,28 @@ def _reach(known: Points) -> float:
 def _kriging(
     corrector: Corrector, known: Points, learnt: np.ndarray, points: Points, new: np.ndarray, fields: Tensor
 ) -> Kriging:
-    """Return the prediction; terms of the trend are the altitude, and the static fields beside the position."""
-    own, names = corrector.grid, corrector.task.static_names
-    others = [k for k, name in enumerate(names) if name not in (*POSITION, "altitude")]
-    terms, new_terms = corrector.static[others][:, learnt, 0].T.numpy(), fields[others][:, new, 0].T.numpy()
-    if isinstance(own, Points) and own.altitudes and points.altitudes:
-        terms = np.column_stack([terms, np.array(own.altitudes)[learnt]])
-        new_terms = np.column_stack([new_terms, np.array(points.altitudes)[new]])
+    """Return the prediction; terms of the trend are the fields that are known at all of these stations."""
+    own = _trend_fields(corrector.task, corrector.grid, corrector.static)
+    other = _trend_fields(corrector.task, points, fields)
+    names = [name for name in own if name in other]
+    terms, new_terms = (
+        np.array([side[name][at] for name in names]).reshape(-1, len(at)).T
+        for side, at in ((own, learnt), (other, new))
+    )
     return Kriging(known, _subset(points, new), terms, new_terms)
+
+
+def _trend_fields(task: Task, grid: Grid, static: Tensor) -> dict[str, np.ndarray]:
+    """Return fields (n,) that explain differences between stations, the most important first.
+
+    The forecast is that of the model's altitude, so the difference from the station's comes first.
+    """
+    known = altitudes_of(grid)
+    found = {"altitude": known["altitude"]} if "altitude" in known else {}
+    if len(known) == 2:
+        found = {"difference": known["altitude"] - known["model_altitude"]} | found
+    others = [k for k, name in enumerate(task.static_names) if name not in (*POSITION, *known)]
+    return found | {task.static_names[k]: static[k, :, 0].numpy() for k in others}
 
 
 class _Choice(NamedTuple):
@@ -191,35 +205,42 @@ def _choose(
     corrector: Corrector, state: Mapping[str, Tensor], maps: list[str], learnt: np.ndarray, kriging: Kriging
 ) -> _Choice:
     """Choose the smoothness of the means of the inputs by their own errors, that of other maps by the forecasts."""
-    means = {name: kriging.choose(_rows(state[name], learnt)) for name in maps if name.endswith("normalizer.location")}
+    few = np.sort(np.random.default_rng(0).permutation(len(learnt))[:MOST_FOR_CHOICE])
+    thin = kriging.select(few)
+    means = {
+        name: thin.choose(_rows(state[name], learnt[few])) for name in maps if name.endswith("normalizer.location")
+    }
     others = [name for name in maps if name not in means and name.rpartition(".")[2] != "static"]
     batches = list(_reference_forecasts(corrector))
     scale = _normalizers(corrector)[0].target_scaling[1].flatten()
     trial = copy.deepcopy(corrector).eval()
 
-    def forecasts(values: Mapping[str, Tensor]) -> Tensor:
-        """Return mean and standard deviation (2, L, B, T, n) of the reference forecasts at the known stations."""
+    def forecasts(values: Mapping[str, Tensor], at: np.ndarray) -> Tensor:
+        """Return mean and standard deviation (2, L, B, T, n) of the reference forecasts at known stations."""
         _load(trial, values)
         with torch.no_grad():
             found = [trial(batch) for batch in batches]
-        return torch.stack([torch.stack([one.mean, one.std])[..., learnt, 0] for one in found], 1).double()
+        return torch.stack([torch.stack([one.mean, one.std])[..., at, 0] for one in found], 1).double()
 
-    (own, own_std), best = forecasts(state), None
-    for candidate in kriging.candidates():
-        smoothness = means | dict.fromkeys(others, candidate)
+    def left_out(smoothness: Mapping[str, Smoothness], prediction: Kriging, at: np.ndarray) -> Tensor:
+        """Return the same with maps that are predicted from all other of these stations."""
         values = dict(state)
-        weights = {one: kriging.leave_one_out(one) for one in set(smoothness.values())}
+        weights = {one: prediction.leave_one_out(one) for one in set(smoothness.values())}
         for name, one in smoothness.items():
             values[name] = state[name].clone()
-            values[name][..., learnt, :] = _predicted(state[name][..., learnt, :], weights[one])
-        mean, std = forecasts(values)
-        total = float(((mean - own).square().mean((0, 1, 3)) / scale.square()).sum())
-        if best is None or total < best[0]:
-            best = total, _Choice(smoothness, *_errors(mean - own, own_std, std))
-        if not others:
-            break
-    assert best is not None
-    return best[1]
+            values[name][..., at, :] = _predicted(state[name][..., at, :], weights[one])
+        return forecasts(values, at)
+
+    mean, std = forecasts(state, learnt)
+
+    def cost(candidate: Smoothness) -> float:
+        found = left_out(means | dict.fromkeys(others, candidate), thin, learnt[few])[0]
+        return float(((found - mean[..., few]).square().mean((0, 1, 3)) / scale.square()).sum())
+
+    best = min(thin.candidates(), key=cost) if others else None
+    smoothness = means if best is None else means | dict.fromkeys(others, best)
+    predicted, wide = left_out(smoothness, kriging, learnt)
+    return _Choice(smoothness, *_errors(predicted - mean, std, wide))
 
 
 def _errors(difference: Tensor, own: Tensor, std: Tensor) -> tuple[list[list[float]], list[bool]]:

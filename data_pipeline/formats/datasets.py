@@ -36,6 +36,7 @@ ATTRIBUTES = {
     "latitude": {"long_name": "latitude", "units": "degrees_north"},
     "longitude": {"long_name": "longitude", "units": "degrees_east"},
     "altitude": {"standard_name": "altitude", "units": "m"},
+    "model_altitude": {"long_name": "altitude in the forecast model", "units": "m"},
     "station": {"cf_role": "timeseries_id", "long_name": "id of the station"},
 }
 

@@ -13,7 +13,7 @@ from data_pipeline.grids.points import Points
 if TYPE_CHECKING:
     import xarray as xr
 
-_FURTHER = {"altitude": "altitudes", "station": "ids"}
+_FURTHER = {"altitude": "altitudes", "station": "ids", "model_altitude": "model_altitudes"}
 """Names of the coordinates that only points have; for each, the attribute of `Points` with its values."""
 
 

@@ -29,7 +29,8 @@ class FoundPoints:
 class Points(Grid):
     """An unstructured grid: `latitudes` and `longitudes` of n points in any order, one point in each row.
 
-    `altitudes` (m) and `ids` are empty if they are unknown. Stations have ids; the cells of a projected grid have none.
+    `altitudes` (m), those of the forecast model at the points (`model_altitudes`, m) and `ids` are empty if they are
+    unknown. Stations have ids; the cells of a projected grid have none.
     All points have the same weight. Only models that claim `cellwise` work on points.
 
     >>> Points((47.3, 52.5), (11.4, 9.7), ids=("11120", "10338")).shape
@@ -38,24 +39,25 @@ class Points(Grid):
 
     altitudes: tuple[float, ...] = ()
     ids: tuple[str, ...] = ()
+    model_altitudes: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("latitudes", "longitudes", "altitudes"):
+        for name in ("latitudes", "longitudes", "altitudes", "model_altitudes"):
             object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
         object.__setattr__(self, "ids", tuple(map(str, self.ids)))
         count = len(self.latitudes)
         if not count:
             raise InputError("a set of points needs at least one point, got none")
-        for name in ("longitudes", "altitudes", "ids"):
+        for name in ("longitudes", "altitudes", "ids", "model_altitudes"):
             found = len(getattr(self, name))
             if found != count and (found or name == "longitudes"):
-                raise InputError(f"{count} points need as many {name}, got {found}")
+                raise InputError(f"{count} points need as many {name.replace('_', ' ')}, got {found}")
         lat = np.array(self.latitudes)
         if not np.isfinite(lat).all() or abs(lat).max() > 90 + COORDINATE_TOLERANCE:
             raise InputError(f"latitudes of points must lie within [-90, 90], got {lat.min()} to {lat.max()}")
-        for name in ("longitudes", "altitudes"):
+        for name in ("longitudes", "altitudes", "model_altitudes"):
             if not np.isfinite(getattr(self, name)).all():
-                raise InputError(f"{name} of points must be finite numbers; some are missing")
+                raise InputError(f"{name.replace('_', ' ')} of points must be finite numbers; some are missing")
         if len(set(self.ids)) < len(self.ids):
             repeated = next(name for k, name in enumerate(self.ids) if name in self.ids[:k])
             raise InputError(f"the station {repeated} occurs twice; give every station an id of its own")
@@ -152,6 +154,12 @@ class Points(Grid):
         if count == 1:
             return f"1 {what}, latitude {lat[0]:g}, longitude {lon[0]:g}"
         return f"{count} {what}s, latitudes {max(lat):g} to {min(lat):g}, longitudes {min(lon):g} to {max(lon):g}"
+
+
+def altitudes_of(grid: Grid) -> dict[str, np.ndarray]:
+    """Return the known altitudes (n,) of points, by the names of their static fields; {} for a grid."""
+    found = {name: np.array(getattr(grid, f"{name}s", ())) for name in ("altitude", "model_altitude")}
+    return {name: values for name, values in found.items() if values.size}
 
 
 def _farthest(ids: Sequence[str], distance: np.ndarray, moved: np.ndarray) -> str:

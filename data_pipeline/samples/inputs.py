@@ -16,7 +16,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid
 from data_pipeline.grids.grid_coordinates import static_on
-from data_pipeline.grids.points import Points
+from data_pipeline.grids.points import altitudes_of
 from data_pipeline.protocols import (
     DataSource,
     FieldReader,
@@ -155,14 +155,13 @@ def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetim
 def static_values(grid: Grid, task: Task, available: xr.Dataset) -> np.ndarray:
     """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive.
 
-    The field `altitude` of points is taken from their coordinates.
+    The fields `altitude` and `model_altitude` of points are taken from their coordinates.
     """
     lat, lon = np.radians(grid.cell_latitudes), np.radians(grid.cell_longitudes)
     known = dict(
         zip(POSITION, (np.sin(lat) + 0 * lon, np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon)), strict=True)
     )
-    if isinstance(grid, Points) and grid.altitudes:
-        known["altitude"] = np.array(grid.altitudes)[:, None]
+    known |= {name: values[:, None] for name, values in altitudes_of(grid).items()}
     for name in task.static:
         if name in known:
             continue

@@ -28,6 +28,7 @@ _GRID_ATTRIBUTES = {
     "latitude": {"standard_name": "latitude", "units": "degrees_north"},
     "longitude": {"standard_name": "longitude", "units": "degrees_east"},
     "altitude": {"standard_name": "altitude", "units": "m"},
+    "model_altitude": {"long_name": "altitude in the forecast model", "units": "m"},
     "station": {"cf_role": "timeseries_id", "long_name": "id of the station"},
 }
 

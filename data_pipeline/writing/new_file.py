@@ -169,6 +169,8 @@ class NewForecastFile:
         self._coordinate("longitude", ("station",), grid.longitudes, "f8", **east)
         if grid.altitudes:
             self._coordinate("altitude", ("station",), grid.altitudes, "f8", standard_name="altitude", units="m")
+        if grid.model_altitudes:
+            self._coordinate("model_altitude", ("station",), grid.model_altitudes, "f8", units="m")
         if grid.ids:
             name = self._dataset.createVariable("station_id", str, ("station",))
             name.cf_role = "timeseries_id"
@@ -197,7 +199,9 @@ class NewForecastFile:
             further.append(level)
         if isinstance(self._grid, Points):
             further += ["latitude", "longitude"]
-            further += [name for name in ("altitude", "station_id") if name in self._dataset.variables]
+            further += [
+                name for name in ("altitude", "model_altitude", "station_id") if name in self._dataset.variables
+            ]
         attributes: dict[str, Any] = {"units": new.units, "GRIB_shortName": variable.name}
         if known:
             attributes["long_name"] = known.long_name

@@ -7,7 +7,7 @@ All predictions are linear in the known values, with weights of sum 1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,21 +23,21 @@ FEWEST_PER_TERM = 8
 
 
 class Smoothness(NamedTuple):
-    """Length of the covariance (km), ratio of nugget to variance, and whether the trend has more than the constant.
+    """Length of the covariance (km), ratio of nugget to variance, and number of terms of the trend beside the constant.
 
     With the length 0, all known stations have the same weight in the departure from the trend.
     """
 
     length: float
     nugget: float
-    trend: bool
+    trend: int
 
 
 @dataclass(frozen=True, eq=False)
 class Kriging:
     """Predicts values at `new` stations from values at `known` stations.
 
-    `terms` (n, p) and `new_terms` (m, p) are the trend's terms beside the constant, such as the altitude.
+    `terms` (n, p) and `new_terms` (m, p) are the trend's terms beside the constant, the most important first.
     """
 
     known: Points
@@ -45,10 +45,17 @@ class Kriging:
     terms: np.ndarray
     new_terms: np.ndarray
 
+    def select(self, at: np.ndarray) -> Kriging:
+        """Return the prediction from some of the known stations."""
+        latitudes, longitudes = (tuple(np.array(each)[at]) for each in (self.known.latitudes, self.known.longitudes))
+        return replace(self, known=Points(latitudes, longitudes), terms=self.terms[at])
+
     def candidates(self) -> Iterator[Smoothness]:
         """Yield all choices that the number of known stations allows, the simplest first."""
         count, terms = self.terms.shape
-        for trend in (False, True) if terms and count >= FEWEST_PER_TERM * (terms + 1) else (False,):
+        for trend in sorted({0, min(1, terms), terms}):
+            if trend and count < FEWEST_PER_TERM * (trend + 1):
+                break
             yield Smoothness(0.0, 0.0, trend)
             yield from (Smoothness(length, nugget, trend) for length in LENGTHS for nugget in NUGGETS)
 
@@ -93,12 +100,10 @@ class Kriging:
 
     def _trend_terms(self, terms: np.ndarray, smoothness: Smoothness) -> np.ndarray:
         """Return the constant and the terms, which are not extrapolated, in units of their standard deviation."""
-        one = np.ones((len(terms), 1))
-        if not smoothness.trend:
-            return one
-        low, high = self.terms.min(0), self.terms.max(0)
-        scale = np.where(high > low, self.terms.std(0), 1)
-        return np.hstack([one, (np.clip(terms, low, high) - self.terms.mean(0)) / scale])
+        known, terms = self.terms[:, : smoothness.trend], terms[:, : smoothness.trend]
+        low, high = known.min(0), known.max(0)
+        scale = np.where(high > low, known.std(0), 1)
+        return np.column_stack([np.ones(len(terms)), (np.clip(terms, low, high) - known.mean(0)) / scale])
 
 
 def distances(one: Points, other: Points) -> np.ndarray:

@@ -107,10 +107,10 @@ def bias(points):
     return torch.from_numpy(0.001 * np.array(points.altitudes) + chance).float()[:, None]
 
 
-def biased(toy, points, **options):
+def biased(toy, points, error=None, **options):
     task = Task("toy", ["2t"], ["2t"], [24])
     data = toy(task, points, 120)
-    error = bias(points)
+    error = bias(points) if error is None else torch.tensor(error).float()[:, None]
     data.samples = [
         one._replace(target=one.ensemble.mean(0) + error + 0.2 * torch.randn_like(one.target)) for one in data.samples
     ]
@@ -139,6 +139,30 @@ def test_new_stations_get_the_correction_that_their_altitude_says_and_a_wider_fo
     assert "0 of 50 stations are stations of the training; 50 are new (00040, 00041, 00042, ...)" in describe_stations(
         moved.task, points, moved.provenance
     )
+
+
+def test_the_altitude_of_the_model_explains_the_error_of_a_station(toy):
+    """The error follows the difference of the two altitudes, which alone say nothing about it."""
+    random = np.random.default_rng(8)
+
+    def both(first, last, difference):
+        points = stations(first, last)
+        return replace(points, model_altitudes=tuple(np.array(points.altitudes) - difference))
+
+    difference = random.uniform(-800, 800, 90)
+    known, new = both(0, COUNT, difference[:COUNT]), both(COUNT, 90, difference[COUNT:])
+    trained = biased(toy, known, error=-0.0065 * difference[:COUNT])
+    batch = next(batches(toy(trained.task, new, 4, 5, seed=7), 4))
+
+    def miss(points):
+        with torch.no_grad():
+            corrected = trained.at(points)(batch).mean - batch.ensemble.mean(1)
+        return float(
+            (corrected.mean((0, 1))[:, 0] + 0.0065 * torch.from_numpy(difference[COUNT:])).square().mean().sqrt()
+        )
+
+    assert miss(new) < 0.2
+    assert miss(replace(new, model_altitudes=())) > 2
 
 
 def test_shared_coefficients_are_the_same_at_new_stations(toy):
@@ -188,7 +212,7 @@ def test_what_cannot_be_moved_is_refused(emos, change, points, sentence):
 
 
 def test_few_stations_are_refused_by_number(toy):
-    with pytest.raises(InputError, match="has a fit at 4 stations; to predict others it needs 5 to 3000"):
+    with pytest.raises(InputError, match="has a fit at 4 stations; to predict others it needs 5 to 5000"):
         biased(toy, stations(0, 4)).at(stations(4, 6))
 
 

@@ -14,7 +14,7 @@ from data_pipeline.formats.levels import AXIS_STANDARD_NAMES
 
 Role = Literal[
     "start", "time", "valid", "lead", "number", "level", "height", "latitude", "longitude", "projected", "altitude",
-    "station", "quantile", "vertical",
+    "model_altitude", "station", "quantile", "vertical",
 ]  # fmt: skip
 """What a coordinate means. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`.
 
@@ -60,6 +60,7 @@ _USUAL_NAMES: dict[Role, tuple[str, ...]] = {
     "latitude": ("latitude", "lat", "latitudes", "lats", "nlat", "station_latitude", "Y", "y"),
     "longitude": ("longitude", "lon", "longitudes", "lons", "long", "nlon", "station_longitude", "X", "x"),
     "altitude": ("altitude", "alt", "elevation", "station_altitude"),
+    "model_altitude": ("model_altitude", "model_orography", "model_elevation"),
     "station": ("station", "stations", "station_id", "wmo_id"),
     "quantile": ("quantile", "quantiles", "quantile_level", "percentile", "percentiles"),
 }  # fmt: skip
@@ -230,7 +231,7 @@ def _coordinate_role(
     its role or a variable lists it in the attribute `coordinates` (`listed`). Valid times may have more dimensions.
     """
     role = role_of(name, stored.attributes)
-    if role in ("altitude", "station"):
+    if role in ("altitude", "model_altitude", "station"):
         return role if len(stored.dimensions) < 2 else None
     if stored.dimensions == (name,) or role is None:
         return role
@@ -260,6 +261,8 @@ def role_of(name: str, attributes: Mapping[str, object]) -> Role | None:
     named = named_role(name)
     if standard_name == "time" and named == "start":
         return "start"  # files give any kind of time this standard_name; a name such as init_time is more specific
+    if named == "model_altitude":
+        return named  # its standard_name is often that of the station's altitude
     if standard_name in _ROLE_OF_STANDARD_NAME:
         return _ROLE_OF_STANDARD_NAME[standard_name]
     units = str(attributes.get("units", ""))

@@ -74,7 +74,11 @@ class Geometry:
         further: dict[str, tuple] = {}
         if len(self.dimensions) < 2:
             self._refuse_shared_dimension(header, data)
-            further = {"altitudes": self._altitudes(header), "ids": self._ids(header, data)}
+            further = {
+                "altitudes": self._altitudes(header, "altitude"),
+                "ids": self._ids(header, data),
+                "model_altitudes": self._altitudes(header, "model_altitude"),
+            }
         points = Points(tuple(latitudes.ravel()), tuple(longitudes.ravel()), **further)
         columns = latitudes.shape[1] if latitudes.ndim > 1 else 1
         return Horizontal(points, False, np.arange(columns), len(points.latitudes) // columns)
@@ -96,9 +100,9 @@ class Geometry:
                         "with xarray"
                     )
 
-    def _altitudes(self, header: Header) -> tuple[float, ...]:
-        """Return the altitude of each point (m); empty if one is unknown."""
-        for coordinate in self._along(header, "altitude"):
+    def _altitudes(self, header: Header, role: Role) -> tuple[float, ...]:
+        """Return the altitude of each point (m), or that of its cell in the model; empty if one is unknown."""
+        for coordinate in self._along(header, role):
             factor = _METRES.get(normalize_units(str(coordinate.attributes.get("units", "m"))))
             if factor is None:
                 raise InputError(f"its altitudes ({coordinate.name}) are in {coordinate.attributes['units']}, not in m")

@@ -19,7 +19,7 @@ from data_pipeline.formats.cf.cf_header import StoredVariable
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 """Increased whenever the cached header of an unchanged file would differ."""
 LARGEST_HEADER = 1 << 23
 """Most bytes of coordinates that are cached; more, as of curvilinear grids, would fill the cache's disk."""

@@ -42,7 +42,7 @@ def test_weights_have_the_sum_one_and_reproduce_the_trend():
 
 def test_without_nugget_a_known_station_keeps_its_value():
     same = Kriging(KNOWN, KNOWN, ALTITUDES, ALTITUDES)
-    np.testing.assert_allclose(same.weights(Smoothness(300.0, 0.0, True)), np.eye(24), atol=1e-8)
+    np.testing.assert_allclose(same.weights(Smoothness(300.0, 0.0, 1)), np.eye(24), atol=1e-8)
 
 
 def test_the_choice_follows_the_values():

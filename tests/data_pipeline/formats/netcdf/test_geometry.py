@@ -93,6 +93,15 @@ def test_a_missing_altitude_leaves_all_altitudes_unknown(plain, tmp_path):
     assert grid_of(open_static(path)).altitudes == ()
 
 
+def test_the_altitude_of_the_model_is_not_that_of_the_station(plain, tmp_path):
+    """Files often give both the standard_name of the station's altitude."""
+    model = (("station",), [0.5, 0.1, 1.2], {"standard_name": "surface_altitude", "units": "km"})
+    path = plain.write(tmp_path / "a.nc", {"model_altitude": model, **STATIONS}, {"lsm": (("station",), ramp(3), {})})
+    grid = grid_of(open_static(path))
+    assert grid.altitudes == (434.0, 55.0, 580.0)
+    assert grid.model_altitudes == (500.0, 100.0, 1200.0)
+
+
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_curvilinear_grid_is_read_row_by_row(plain, tmp_path, numbered):
     lat, lon = 50 + ramp(3, 4) / 100, ramp(3, 4) / 10 - 30
