@@ -142,6 +142,13 @@ class Points(Grid):
             notes.append(f"{near.sum()} of them {SMALL_MOVE:g}° to {LARGEST_MOVE:g}° away {moved}")
         return FoundPoints(np.where(far, -1, found), tuple(notes))
 
+    def describe_moves(self, other: Points) -> str:
+        """Return how many of the same stations are more than `LARGEST_MOVE` apart, and which; "" if none is."""
+        distance = self._distance(other, ...)
+        far = distance > LARGEST_MOVE
+        moved = f"{far.sum()} of {len(far)} stations moved by more than {LARGEST_MOVE:g}°"
+        return f"{moved} {_farthest(self.ids, distance, far)}" if far.any() else ""
+
     def _distance(self, other: Points, theirs: Any, own: Any = ...) -> np.ndarray:
         """Return the difference of coordinates (degrees) of each point; 359.9°E is 0.1° from 0°E."""
         north = np.array(self.latitudes)[own] - np.array(other.latitudes)[theirs]

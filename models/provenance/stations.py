@@ -52,8 +52,8 @@ def describe_stations(task: Task, grid: Grid, provenance: Mapping[str, Any]) -> 
 
 def _range(errors: Sequence[float], relative: bool) -> str:
     """Return the least and the greatest error as text; a relative one is a share of the forecast's spread."""
-    form = "{:.0%}" if relative else "{:.2g}"
-    text = " to ".join(dict.fromkeys(form.format(one) for one in (min(errors), max(errors))))
+    form = "{:.0f} %" if relative else "{:.2g}"
+    text = " to ".join(dict.fromkeys(form.format(100 * one if relative else one) for one in (min(errors), max(errors))))
     return text + " of the standard deviation" * relative
 
 

@@ -111,6 +111,11 @@ def test_new_stations_are_corrected_counted_and_scored_by_themselves(followed, r
         with pytest.warns(UserWarning, match="2 of 3 stations are stations of the training"):
             made = corrector.correct(dw.open_ensemble(tmp_path / "forecast.nc"))
         np.testing.assert_allclose(made["2t"].squeeze() - 273.15, written.t2m.squeeze(), atol=1e-3)
+        # The fallback is moved to the same stations.
+        mlp = dw.Corrector.load(folder / "runs/mlp/corrector.safetensors")
+        with pytest.warns(UserWarning, match="1 are new"):
+            fallen = mlp.correct(dw.open_ensemble(tmp_path / "forecast.nc"), on_problem="emos", fallback=corrector)
+        assert fallen["2t"].notnull().all()
         altitude = raw.alt.values[0]
         # The raw members are too warm by 1 K per km.
         assert float((raw.t2m - written.t2m)[..., 0].mean()) == pytest.approx(0.001 * altitude, abs=0.4)

@@ -196,7 +196,11 @@ class BlockCatalog(ABC):
         """The reader of these fields; an `InputError` if they are on different grids."""
         first = self.blocks[0]
         for block in self.blocks:
-            if not block.horizontal.grid.matches(first.horizontal.grid):
+            own, other = first.horizontal.grid, block.horizontal.grid
+            if isinstance(own, Points) and isinstance(other, Points) and own.ids and own.ids == other.ids:
+                if moved := own.describe_moves(other):
+                    say_once(f"{moved} between {first} and other files; its positions are used")
+            elif not other.matches(own):
                 raise InputError(
                     f"{first} is on {first.horizontal.grid}, {block} on {block.horizontal.grid}; "
                     "select variables and files on one grid"

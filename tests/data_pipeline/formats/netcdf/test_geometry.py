@@ -102,6 +102,16 @@ def test_the_altitude_of_the_model_is_not_that_of_the_station(plain, tmp_path):
     assert grid.model_altitudes == (500.0, 100.0, 1200.0)
 
 
+def test_a_station_that_moved_between_files_is_named(plain, tmp_path, capsys):
+    for year, lat in ((0, 52.5), (1, 54.15)):
+        places = {**STATIONS, "lat": (("station",), [48.5, lat, 47.3], {"units": "degrees_north"})}
+        times = {"time": (("time",), [12 + 24 * year], VALID)}
+        plain.write(tmp_path / f"{year}.nc", times | places, {"t2m": (("time", "station"), ramp(1, 3), K)})
+    fields = analysis_fields([tmp_path / "0.nc", tmp_path / "1.nc"], variables("2t"))
+    assert fields.grid.latitudes[1] == 52.5
+    assert "1 of 3 stations moved by more than 1° (Hannover by 1.65°) between" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_curvilinear_grid_is_read_row_by_row(plain, tmp_path, numbered):
     lat, lon = 50 + ramp(3, 4) / 100, ramp(3, 4) / 10 - 30
