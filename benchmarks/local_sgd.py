@@ -89,8 +89,8 @@ def train(rank: int, ranks: int, path: str, epochs: int, seed: int) -> list[tupl
             with count_messages(counts):
                 train_network(module, batches, run_dir)
             module.eval()
-            crps = validation_crps(module, batches.val_batches)
-            raw = validation_crps(
+            crps = validation_crps(module, batches.val_batches)[0]
+            raw, _ = validation_crps(
                 module, batches.val_batches, model=partial(raw_normal, channel=task.target_channels[0])
             )
             dist.barrier()

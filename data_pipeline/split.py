@@ -45,7 +45,10 @@ class Split:
             for _, other in spans[:k]:
                 if shared := Dates((span,)).first_shared(Dates((other,))):
                     what = f"{shared.year}" if self._by_years else f"{shared}"
-                    raise InputError(f"data.split.{name} shares {what} with another split; splits must not overlap")
+                    raise InputError(
+                        f"data.split.{name} shares {what} with another split; splits must not overlap: give other "
+                        f"dates, or data.split.{name}=null"
+                    )
         if self.gap_days is not None:
             check_integer("data.split.gap_days", self.gap_days, 0)
         if self.folds is None:

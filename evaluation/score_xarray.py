@@ -12,6 +12,8 @@ import xarray as xr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.grids.grid_coordinates import grid_of
+from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
 from data_pipeline.sources.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
 from data_pipeline.sources.array_fields import levels_of_arrays
@@ -28,7 +30,6 @@ from evaluation.tables.score_dataset import score_dataset
 from evaluation.tables.score_rows import OVERALL, ScoreRows, list_parts
 from models.distribution import Distribution, Ensemble, Normal, Quantiles
 
-_SPACE = ("latitude", "longitude")
 _BINS = 11
 """Bins of the PIT of forecasts without members."""
 
@@ -47,9 +48,12 @@ def score(
     """Return the scores of a forecast of members, of mean and standard deviation, or of quantiles.
 
     `forecast` has the dimensions `init_time`, `latitude`, `longitude`, and `lead_time` (hours or timedelta) if it has
-    more than one. Members are an array with the dimension `number`, quantiles one with `quantile` (0 to 1) or
-    `percentile` (0 to 100). Mean and standard deviation are a data set with the variables `mean` and `std`, and are
-    scored as a normal distribution. Usual other names of dimensions are understood, such as `realization` or `lat`.
+    more than one. Stations have the dimension `point` in place of latitude and longitude, as from `open_ensemble`; the
+    truth may have its stations in another order, and further ones. Members are an array with the dimension `number`,
+    quantiles one with `quantile` (0 to 1) or `percentile` (0 to 100). Mean and standard deviation are a data set with
+    the variables `mean` and `std`, and are scored as a normal distribution. Usual other names of dimensions are
+    understood, such as `realization` or `lat`.
+
     `truth` has the same dimensions without members, or `valid_time` instead of `init_time` and `lead_time`; missing
     values are not scored. A forecast without truth is left out, and the attribute `left_out` counts those.
 
@@ -119,7 +123,7 @@ class ArrayForecasts:
     def of(cls, forecast: xr.DataArray | xr.Dataset, truth: xr.DataArray) -> ArrayForecasts:
         """Interpret the arguments of `score`."""
         kind, values = _interpret(forecast)
-        values = _standard(values, ("init_time", "latitude", "longitude"), "forecast")
+        values = _standard(values, ("init_time",), "forecast")
         if "lead_time" not in values.dims:
             values = values.expand_dims(lead_time=[values.lead_time.item() if "lead_time" in values.coords else 0])
         truth = _truth_of(truth, values)
@@ -128,10 +132,7 @@ class ArrayForecasts:
         truth = truth.assign_coords(lead_time=hours).sortby("lead_time")
         units = str(truth.attrs.get("units", values.attrs.get("units", "")))
         values = _converted(values, units, kind)
-        values, truth = (one.sortby("latitude", ascending=False).sortby("longitude") for one in (values, truth))
-        grids = [Grid(*(tuple(one[axis].values.tolist()) for axis in _SPACE)) for one in (values, truth)]
-        if not grids[0].matches(grids[1]):
-            raise InputError(f"score: the forecast has {grids[0]}, the truth {grids[1]}; bring them to one grid")
+        grid, values, truth = _on_one_grid(values, truth)
         values = values.transpose("init_time", "lead_time", "number", "latitude", "longitude")
         truth = truth.transpose("init_time", "lead_time", "latitude", "longitude")
         known = truth.notnull().any(("latitude", "longitude")).values
@@ -143,7 +144,7 @@ class ArrayForecasts:
         task = Task("score", target, target, tuple(sorted(hours)))
         levels = values.number.values.copy() if kind == "quantiles" else np.zeros(0)
         starts = values.init_time.values.astype("datetime64[s]").astype(np.int64)
-        return cls(task, grids[0], kind, values, truth, rows, starts, levels, known.size - len(rows), units)
+        return cls(task, grid, kind, values, truth, rows, starts, levels, known.size - len(rows), units)
 
     def checked(self, policy: TruthChecks) -> ArrayForecasts:
         """Return the forecasts whose truth is checked; see `score_truth.check_truth`."""
@@ -225,8 +226,40 @@ def _interpret(forecast: xr.DataArray | xr.Dataset) -> tuple[str, xr.DataArray]:
     return "members", forecast.rename({number: "number"})
 
 
+def _on_one_grid(values: xr.DataArray, truth: xr.DataArray) -> tuple[Grid, xr.DataArray, xr.DataArray]:
+    """Return the grid of the forecast, and both arrays on it, north first; n points are n rows of one column."""
+    if ("point" in values.dims) != ("point" in truth.dims):
+        raise InputError("score: only one of forecast and truth has the dimension point; bring both to the same points")
+    if "point" in values.dims:
+        grid, other = (_points_of(one, what) for one, what in ((values, "forecast"), (truth, "truth")))
+        at = grid.positions_in(other)
+        if (at < 0).all():
+            raise InputError(f"score: the forecast has {grid}, the truth none of them; check the ids in station")
+        truth = truth.isel(point=np.maximum(at, 0)).where(xr.DataArray(at >= 0, dims="point"))
+        rows, columns = (
+            one.reset_coords(drop=True).drop_vars("point", errors="ignore").rename(point="latitude")
+            .expand_dims(longitude=1) for one in (values, truth)
+        )  # fmt: skip
+        return grid, rows, columns
+    values, truth = (one.sortby("latitude", ascending=False).sortby("longitude") for one in (values, truth))
+    grids = [Grid(*(tuple(one[axis].values.tolist()) for axis in ("latitude", "longitude"))) for one in (values, truth)]
+    if not grids[0].matches(grids[1]):
+        raise InputError(f"score: the forecast has {grids[0]}, the truth {grids[1]}; bring them to one grid")
+    return grids[0], values, truth
+
+
+def _points_of(array: xr.DataArray, what: str) -> Points:
+    """Return the points of an array with the dimension `point`."""
+    if missing := [name for name in ("latitude", "longitude") if name not in array.coords]:
+        raise InputError(f"score: the {what} has points without the coordinate {missing[0]}; add it with assign_coords")
+    found = grid_of(array.to_dataset(name="score"))
+    assert isinstance(found, Points)
+    return found
+
+
 def _standard(array: xr.DataArray, needed: Sequence[str], what: str) -> xr.DataArray:
-    """Return an array with standard names of its dimensions."""
+    """Return an array with standard names of its dimensions; `needed` dimensions of time, and those of space."""
+    needed = (*needed, *(("point",) if "point" in array.dims else ("latitude", "longitude")))
     for role in ("init_time", "lead_time", "valid_time", "latitude", "longitude"):
         if role in array.dims or (role == "valid_time" and "init_time" in array.dims):
             continue
@@ -238,7 +271,7 @@ def _standard(array: xr.DataArray, needed: Sequence[str], what: str) -> xr.DataA
         raise InputError(
             f"score: the {what} lacks the dimension {missing[0]}; it has {', '.join(map(str, array.dims))}"
         )
-    known = DIMENSION_NAMES.keys() - ({"level", "number"} if what == "truth" else {"level"})
+    known = {*DIMENSION_NAMES, "point"} - ({"level", "number"} if what == "truth" else {"level"})
     if others := [str(dimension) for dimension in array.dims if dimension not in known]:
         raise InputError(f"score: the {what} has the dimension {others[0]}; select one value of it")
     return array
@@ -250,7 +283,7 @@ def _truth_of(truth: xr.DataArray, values: xr.DataArray) -> xr.DataArray:
         raise InputError(f"score: truth must be a DataArray, got {type(truth).__name__}; select one variable")
     _refuse_other_level(values, truth)
     if find_dimension(truth, "lead_time") or "init_time" in truth.dims:
-        found = _standard(truth, ("init_time", "latitude", "longitude"), "truth")
+        found = _standard(truth, ("init_time",), "truth")
         if "lead_time" not in found.dims:
             if values.sizes["lead_time"] > 1:
                 raise InputError("score: the truth has init_time but no lead_time; name its dimension valid_time")
@@ -262,7 +295,7 @@ def _truth_of(truth: xr.DataArray, values: xr.DataArray) -> xr.DataArray:
             raise InputError(f"score: the truth has the lead times {leads} h, the forecast {own} h; give the same")
         found = found.isel(lead_time=wanted).assign_coords(lead_time=values.lead_time.values)
         return found.reindex(init_time=values.init_time.values)
-    found = _standard(truth, ("valid_time", "latitude", "longitude"), "truth")
+    found = _standard(truth, ("valid_time",), "truth")
     hours = np.array(whole_hours(values.lead_time, "score"), "timedelta64[h]").astype("timedelta64[ns]")
     valid = values.init_time.values.astype("datetime64[ns]")[:, None] + hours
     parts = [found.reindex(valid_time=times).rename(valid_time="init_time") for times in valid.T]

@@ -110,7 +110,7 @@ def train_run(mesh, toy, folder, dtype=torch.float64, budget=None, **options):
     train.reads = 0
     with open_training_data(train, val, budget or Budget(), net.options, mesh) as data:
         train_network(net, data, folder)
-        score = validation_crps(net.eval(), data.val_batches)
+        score = validation_crps(net.eval(), data.val_batches)[0]
     rows = [[float(x) for x in line.split(",")] for line in (folder / "metrics.csv").read_text().splitlines()[1:]]
     return rows, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, score, train.reads
 

@@ -292,18 +292,25 @@ def validation_crps(
     batches: Iterable[Sample],
     device: torch.device | str = "cpu",
     model: Callable[[Sample], Distribution] | None = None,
-) -> float:
-    """Return the area-weighted CRPS in normalised units over a whole data set, computed on `device`.
+) -> tuple[float, dict[int, float]]:
+    """Return the area-weighted CRPS in normalised units over a whole data set, and by lead time (hours).
 
-    `model` replaces the corrector's model if it is given. Raises `InputError` if no cell of the data set can be
-    verified, or if the CRPS is not finite.
+    It is computed on `device`. `model` replaces the corrector's model if it is given. Raises `InputError` if no cell of
+    the data set can be verified, or if the CRPS is not finite.
     """
     module.to(device)
-    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    leads = module.corrector.task.lead_times
+    sums = torch.zeros(len(leads), 2, dtype=torch.float64, device=device)
     for batch in watched(batches, "validation of the result: batch"):
+        own = batch.lead_time.tolist()  # before the copy to a GPU, which this would wait for
         batch = copy_batch(batch, module.device)
-        sums += module.summed_loss(CRPS(), batch, model)
-    total, weight = module.mesh.sum(sums).tolist()
+        for number, lead in enumerate(leads):
+            rows = [row for row, other in enumerate(own) if other == lead]
+            if rows:
+                part = batch if len(rows) == len(own) else Sample(*(field[rows] for field in batch))
+                sums[number] += module.summed_loss(CRPS(), part, model)
+    by_lead = module.mesh.sum(sums).tolist()
+    total, weight = (sum(column) for column in zip(*by_lead, strict=True))
     if weight == 0:
         raise InputError(
             "no cell of the validation dates has both an analysis and all members of the ensemble; "
@@ -311,4 +318,4 @@ def validation_crps(
         )
     if not math.isfinite(total):
         raise InputError(f"the validation CRPS is {total / weight}: the model's forecasts are not finite numbers")
-    return total / weight
+    return total / weight, {lead: value / own for lead, (value, own) in zip(leads, by_lead, strict=True) if own > 0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say, warn
 from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget, describe_budget
 from data_pipeline.protocols import DataSource
@@ -34,7 +35,6 @@ from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.parallel.mesh_shape import AUTO
 from models.provenance.training_dates import split_provenance, state_training, valid_days
-from training.emos_validation import fit_emos_reference
 from training.initial_state import fit_corrector, load_initial_weights, warning_of_validation
 from training.network_training import train_network, validation_crps
 from training.optimization.eecrps import EECRPS, WeightedByIndex
@@ -49,9 +49,7 @@ from training.run.trainer_options import TrainerOptions
 from training.step.correction_module import CorrectionModule
 from training.step.datamodule import open_training_data
 from training.step.mesh_choice import settle_mesh
-
-WORSE = 1.001
-"""Ratio of validation scores above which a model is called worse than the raw ensemble; rounding differs by less."""
+from training.validation_references import compare, fit_references
 
 
 @dataclass(frozen=True)
@@ -225,31 +223,49 @@ def train_corrector(
         summary.enter("validate")
         found = None
         if data.val_batches is not None:
-            found = validation_crps(module, data.val_batches, device)
-            references = summary.references
-            if "raw" not in references:
-                references["raw"] = validation_crps(module, data.val_batches, device, raw)
-            if not needs_validation(corrector):
-                summary.validated(0, 0, None, found)
-            elif emos := fit_emos_reference(
-                plan.sources["train"], task, dates["train"], plan.members, corrector, options, mesh
-            ):
-                references["emos"] = validation_crps(module, data.val_batches, device, emos.to(device))
-            corrector.provenance |= {"validation_crps": found, "validation_crps_raw": references["raw"]}
-            say(
-                f"validation: crps {found:.4g} in normalised units, raw ensemble {references['raw']:.4g}"
-                + (f", emos {references['emos']:.4g}" if "emos" in references else "")
-            )
-            if found > WORSE * references["raw"]:
-                warn(
-                    "warning: the model is worse than the raw ensemble on the validation dates; give it more training "
-                    "cases, or fewer coefficients"
-                )
+            found = validate(module, data.val_batches, device, summary, raw, plan, dates["train"])
         summary.enter("save")
         corrector.cpu()
         keep(corrector)
         say(summary.finish(found))
     return corrector
+
+
+def validate(
+    module: CorrectionModule, batches: Iterable[Sample], device: torch.device, summary: RunSummary,
+    raw: Callable[[Sample], Distribution], plan: TrainingPlan, training: Dates,
+) -> float:  # fmt: skip
+    """Compare the corrector with the references on the validation dates, at each lead time; return its CRPS."""
+    corrector = module.corrector
+    found, own = validation_crps(module, batches, device)
+    if not needs_validation(corrector):
+        summary.validated(0, 0, None, found)
+    models: dict[str, Callable[[Sample], Distribution]] = {"raw": raw}
+    models |= fit_references(
+        plan.sources["train"], corrector.task, training, plan.members, corrector, plan.options, module.mesh
+    )
+    by_lead = {"model": own}
+    for name, model in models.items():
+        try:
+            pooled, by_lead[name] = validation_crps(
+                module, batches, device, model.to(device) if isinstance(model, nn.Module) else model
+            )
+        except InputError as error:
+            if name == "raw":
+                raise
+            say(f"the validation is not compared with {name}: {error}")
+        else:
+            # The first validation of a network has scored the raw ensemble.
+            summary.references.setdefault(name, pooled)
+    summary.by_lead_time = by_lead
+    references = summary.references
+    corrector.provenance |= {"validation_crps": found, "validation_crps_raw": references["raw"]}
+    others = "".join(f", {name} {references[name]:.4g}" for name in by_lead if name not in ("model", "raw"))
+    line, warning = compare(by_lead)
+    say(f"validation: crps {found:.4g} in normalised units, raw ensemble {references['raw']:.4g}{others}; {line}")
+    if warning:
+        warn(f"warning: {warning}")
+    return found
 
 
 def raw_forecast(sample: Sample, task: Task, moments: bool) -> Distribution:

@@ -51,6 +51,15 @@ def test_the_page_prepares_trains_and_scores(followed):
     assert crps["mlp"] < 0.9 * crps["raw"]
     assert crps["emos"] < 0.9 * crps["raw"]
     assert crps["raw"] < crps["climatology"]
+    assert python_scores(folder, folder) == {name: scores["raw"][name] for name in ("crps", "crps_fair", "bias")}
+
+
+def python_scores(folder, other):
+    """The scores of the raw ensemble in the test year by `dw.score`; the observations are in the folder `other`."""
+    ensemble = dw.open_ensemble(str(folder / "ensemble.nc"), ["2t"], [24])["2t"]
+    truth = dw.open_analysis(str(other / "analysis.nc"), ["2t"])["2t"].sel(time="2021")
+    found = dw.score(ensemble.load(), truth.load(), by_lead_time=False).sel(region="global")
+    return {name: pytest.approx(found[name].item(), rel=1e-9) for name in ("crps", "crps_fair", "bias")}
 
 
 def test_observations_of_other_stations_are_found_by_id(followed, run_verb, tmp_path):
@@ -65,6 +74,7 @@ def test_observations_of_other_stations_are_found_by_id(followed, run_verb, tmp_
     assert "found at 16 of 20 stations of the ensemble, the first without is 10000; 1 of 17 stations are not" in output
     score = json.loads((tmp_path / "scores/scores.json").read_text())["models"]["raw"]["crps"]
     assert score == pytest.approx(raw_crps(folder, slice(4, None)), rel=1e-5)
+    assert python_scores(folder, tmp_path)["crps"] == score
     with (tmp_path / "scores/stations.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if (row["model"], row["score"]) == ("raw", "crps")]
     scored = [float(row["value"]) for row in rows if int(row["n_forecasts"])]

@@ -57,6 +57,29 @@ def test_members_score_as_in_scores_and_weatherbench_x(name, method, fair):
         assert float(found.sel(lead_time=lead, region="unweighted")) == pytest.approx(plain, rel=1e-6)
 
 
+def test_stations_score_in_any_order_and_all_alike():
+    """The truth has the stations in another order, lacks one, and has a further one; scoringrules scores the others."""
+    ids, other = ["a", "b", "c", "d"], ["d", "x", "b", "a"]
+
+    def at(array, names):
+        places = {"latitude": ("point", [*range(50, 50 + len(names))]), "longitude": ("point", [9.0] * len(names))}
+        return array.assign_coords(places | {"station": ("point", names)})
+
+    members = at(MEMBERS.isel(longitude=0, drop=True).rename(latitude="point").drop_vars("point"), ids)
+    own = TRUTH.isel(longitude=0, drop=True).rename(latitude="point").drop_vars("point")
+    truth = at(own.isel(point=[3, 2, 1, 0]), other).assign_coords(latitude=("point", [53, 10, 51, 50]))
+    found = score(members, truth).crps_fair.sel(lead_time=48, region="global").item()
+    values = members.sel(lead_time=48).isel(point=[0, 1, 3]).transpose("init_time", "point", "number").values
+    known = own.sel(lead_time=48).isel(point=[0, 1, 3]).transpose("init_time", "point").values
+    assert found == pytest.approx(scoringrules.crps_ensemble(known, values, estimator="fair").mean(), rel=1e-6)
+    with pytest.raises(InputError, match="only one of forecast and truth has the dimension point"):
+        score(members, TRUTH)
+    with pytest.raises(InputError, match="points without the coordinate latitude"):
+        score(members.drop_vars("latitude"), truth)
+    with pytest.raises(InputError, match="the truth none of them; check the ids in station"):
+        score(members, truth.assign_coords(station=("point", ["p", "q", "r", "s"])))
+
+
 def test_joint_scores_are_those_of_scoringrules():
     """The grid is one block; starts with all lead times are one number without lead time."""
     names = [f"{kind}_score_{over}" for kind in ("energy", "variogram") for over in ("cells", "lead_times")]

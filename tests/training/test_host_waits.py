@@ -96,7 +96,7 @@ def train(toy, folder, **options):
         open_training_data(train, val, Budget(), net.options, net.mesh) as data,
     ):
         device = train_network(net, data, folder)
-        score = validation_crps(net, data.val_batches, device)
+        score = validation_crps(net, data.val_batches, device)[0]
     weights = {name: value.cpu().numpy() for name, value in net.state_dict().items()}
     return weights, score, str(device), dict(counter.found), counter.places
 

@@ -62,7 +62,7 @@ def run(net, train, val, folder, budget=None):
 
 def score_of(net, dataset):
     with open_training_data(dataset, dataset, Budget(), net.options, net.mesh) as data:
-        return validation_crps(net, data.val_batches)
+        return validation_crps(net, data.val_batches)[0]
 
 
 def assert_same_run(ours, theirs, folder, whole=None):

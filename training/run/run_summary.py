@@ -44,7 +44,9 @@ class RunSummary:
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._validations: list[dict[str, Any]] = list(self._before.get("validations", ()))
         self.references: dict[str, float] = {}
-        """CRPS of the forecasts that the model is compared with in the validation: `raw` and `emos`."""
+        """CRPS of the forecasts that the model is compared with in the validation: `raw`, `climatology` and `emos`."""
+        self.by_lead_time: Mapping[str, Mapping[int, float]] = {}
+        """CRPS of the saved `model` and of each reference in the validation, by lead time (hours)."""
         self.samples, self.waiting = 0, 0.0
         """Samples of all ranks that were trained on in this start, and the seconds that this rank waited for them."""
         self.advice = ""
@@ -185,6 +187,7 @@ class RunSummary:
                     "epoch": best.get("epoch"),
                 },
                 "references": references,
+                "by_lead_time": self.by_lead_time or before.get("by_lead_time", {}),
                 "time_to_crps": time_to_crps(self._validations, references),
                 "validations": self._validations,
             }
