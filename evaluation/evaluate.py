@@ -52,6 +52,7 @@ from evaluation.forecasters.corrector_checks import (
     check_enough_members,
     check_meanings,
     check_name,
+    notes_on_times,
     training_members,
 )
 from evaluation.forecasters.file_forecasts import FileForecaster, notes_on, parse_forecasts
@@ -340,6 +341,11 @@ def gather_models(plan: Plan, correctors: Mapping[str, FoldCorrectors], data: Sc
     notes = training_years_warnings(fits, correctors)
     notes += [note for name, folds in (own | correctors).items() for note in unfitted_warnings(name, folds)]
     notes += [f"{name}: {note}" for name, folds in correctors.items() if (note := station_note(folds))]
+    notes += [note for name, folds in correctors.items() for note in notes_on_times(name, folds, *forecasts.times())]
+    if forecasts.members == 1:
+        notes.append(
+            "the forecasts have one member: their CRPS, plain and fair, is the absolute error, and they have no spread"
+        )
     notes += [unknown] if (unknown := list_unknown(forecasts.meanings)) else []
     table = Path(cfg.run_dir, TRUTH_TABLE)
     notes += mesh.run_on_first(lambda: data_warnings(plan.source(dates), task, dates, cfg.max_members, table=table))

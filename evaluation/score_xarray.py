@@ -218,10 +218,10 @@ def _interpret(forecast: xr.DataArray | xr.Dataset) -> tuple[str, xr.DataArray]:
             raise InputError(f"score: {quantile} must be two or more different levels between 0 and 1, got {levels}")
         return "quantiles", forecast.rename({quantile: "number"}).assign_coords(number=levels).sortby("number")
     number = find_dimension(forecast, "number")
-    if number is None or forecast.sizes[number] < 2:
+    if number is None:
         raise InputError(
-            f"score: the forecast has the dimensions {', '.join(map(str, forecast.dims))}; it needs number with two "
-            "members or more, quantile, or a data set with mean and std"
+            f"score: the forecast has the dimensions {', '.join(map(str, forecast.dims))}; it needs number "
+            "(one member or more), quantile, or a data set with mean and std"
         )
     return "members", forecast.rename({number: "number"})
 

@@ -97,7 +97,8 @@ def correct_cycle(
         for task in (engine.description.task for engine in engines)
     )
     what = "messages" if cycle.output_type == "grib" else "fields"
-    others = ", all others copied unchanged" if cycle.output_type == cycle.input_type else ""
+    copied = cycle.output_type == cycle.input_type and options["member_count"] is None
+    others = ", all others copied unchanged" if copied else ""
     say(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
     for note in [*summary.notes, *notes]:
         say(note)
@@ -139,9 +140,9 @@ def join_processes(mesh: Any, paths: Mapping[str, Path]) -> Iterator[Processes]:
 
 def make_guards(options: Mapping[str, Any], engines: list[Engine], mesh: Processes) -> list[Guard]:
     """Return the guard of each corrector; `fallback` is one file, or {NAME: FILE} with the names of the correctors."""
-    option, on_problem = options["fallback"], options["on_problem"]
+    option, on_problem, untrained = options["fallback"], options["on_problem"], options["untrained_times"]
     if option is None:
-        return [Guard(on_problem) for _ in engines]
+        return [Guard(on_problem, None, untrained) for _ in engines]
     paths = option if isinstance(option, Mapping) else {engine.description.name: option for engine in engines}
     known = [engine.description.name for engine in engines]
     if unknown := [name for name in paths if name not in known]:
@@ -151,7 +152,7 @@ def make_guards(options: Mapping[str, Any], engines: list[Engine], mesh: Process
         if name not in paths:
             raise InputError(f"fallback has no file for the corrector {name}; name one for each corrector")
         (fallback,) = load_engines({name: file_path("fallback", paths[name])}, options["device"], mesh)
-        guards.append(Guard(on_problem, fallback))
+        guards.append(Guard(on_problem, fallback, untrained))
     return guards
 
 

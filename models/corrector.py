@@ -144,9 +144,12 @@ class Corrector(nn.Module):
         analysis: xr.Dataset | None = None,
         names: Mapping[str, str] | None = None,
         members: str = "ecc-q",
+        member_count: int | None = None,
         quantile_levels: str = "hazen",
+        history: str | Sequence[str] | None = None,
         seed: int = 0,
         on_problem: str = "error",
+        untrained_times: str = "problem",
         fallback: Corrector | None = None,
         device: str = "auto",
     ) -> xr.Dataset:
@@ -158,15 +161,19 @@ class Corrector(nn.Module):
         is corrected when dask computes it. See `models.correction.correct_dataset` for what stays as it is.
 
         `analysis` is for correctors that read it at the start. The other options are options of `deepweather correct`;
-        `fallback` is the corrector for `on_problem="emos"`.
+        `fallback` is the corrector for `on_problem="emos"`. With `member_count`, the result has the corrected fields
+        only.
         """
         # Imported here, because only this method of the module depends on engines and corrections.
         from models.correction.correct_dataset import correct_with
+        from models.correction.guards import Guard
         from models.engines.torch_engine import TorchEngine
 
-        other = None if fallback is None else TorchEngine.of(fallback, device)
-        options = {"members": members, "quantile_levels": quantile_levels, "seed": seed}
-        return correct_with(TorchEngine.of(self, device), dataset, analysis, names, on_problem, other, **options)
+        guard = Guard(on_problem, None if fallback is None else TorchEngine.of(fallback, device), untrained_times)
+        return correct_with(
+            TorchEngine.of(self, device), dataset, analysis, names, guard, history,
+            members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
+        )  # fmt: skip
 
     def on(self, domain: Grid | Domain) -> Corrector:
         """Return this corrector for this rank's tile of `domain`."""

@@ -49,7 +49,7 @@ from training.run.trainer_options import TrainerOptions
 from training.step.correction_module import CorrectionModule
 from training.step.datamodule import open_training_data
 from training.step.mesh_choice import settle_mesh
-from training.validation_references import compare, fit_references
+from training.validation_references import compare_lead_times, fitted_references
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def validate(
     if not needs_validation(corrector):
         summary.validated(0, 0, None, found)
     models: dict[str, Callable[[Sample], Distribution]] = {"raw": raw}
-    models |= fit_references(
+    models |= fitted_references(
         plan.sources["train"], corrector.task, training, plan.members, corrector, plan.options, module.mesh
     )
     by_lead = {"model": own}
@@ -261,7 +261,7 @@ def validate(
     references = summary.references
     corrector.provenance |= {"validation_crps": found, "validation_crps_raw": references["raw"]}
     others = "".join(f", {name} {references[name]:.4g}" for name in by_lead if name not in ("model", "raw"))
-    line, warning = compare(by_lead)
+    line, warning = compare_lead_times(by_lead)
     say(f"validation: crps {found:.4g} in normalised units, raw ensemble {references['raw']:.4g}{others}; {line}")
     if warning:
         warn(f"warning: {warning}")

@@ -61,7 +61,7 @@ class ReferenceInUnits(nn.Module):
         return forecast.affine(shift, self.reference_scale / self.own_scale)
 
 
-def fit_references(
+def fitted_references(
     source: DataSource, task: Task, dates: Dates, members: int | None, corrector: Corrector, options: TrainerOptions,
     mesh: Mesh,
 ) -> dict[str, ReferenceInUnits]:  # fmt: skip
@@ -106,13 +106,13 @@ def fit_references(
     return found
 
 
-def compare(by_lead: Mapping[str, Mapping[int, float]]) -> tuple[str, str]:
+def compare_lead_times(by_lead: Mapping[str, Mapping[int, float]]) -> tuple[str, str]:
     """Return a line that compares the CRPS of a `model` with the best reference at each lead time, and a warning.
 
     `by_lead` has the CRPS by lead time (hours) of the `model` and of each reference. The warning names the lead times
     at which the model is worse than a reference; "" if there are none.
 
-    >>> compare({"model": {24: 0.8, 48: 0.9}, "raw": {24: 1.0, 48: 1.2}, "emos": {24: 1.0, 48: 0.75}})[0]
+    >>> compare_lead_times({"model": {24: 0.8, 48: 0.9}, "raw": {24: 1.0, 48: 1.2}, "emos": {24: 1.0, 48: 0.75}})[0]
     'CRPS as a share of the best reference: 0.800 at 24 h (raw), 1.200 at 48 h (emos)'
     """
     references = {name: scores for name, scores in by_lead.items() if name != "model"}

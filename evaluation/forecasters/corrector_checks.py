@@ -9,14 +9,18 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning, differences
+from evaluation.forecasters.fold_correctors import FoldCorrectors
 from evaluation.forecasters.leak_audit import check_leaks
 from evaluation.scoring.scoreboard import ORACLE
 from models.corrector import Corrector
+from models.provenance.envelope import Problem, untrained_sentence
 from models.statistical.emos import EMOS
 
 EMOS_NAME = "emos"
@@ -127,3 +131,19 @@ def training_members(corrector: Corrector, path: Path, member_counts: Collection
 
 def _join(values: Collection[object]) -> str:
     return ", ".join(map(str, values))
+
+
+def notes_on_times(name: str, folds: FoldCorrectors, starts: Tensor, leads: Tensor) -> list[str]:
+    """Return a sentence about the scored forecasts at times without training, which `correct` refuses by default.
+
+    `starts` (N,) are seconds since 1970, `leads` (N,) hours. A corrector without envelope states no times.
+    """
+    valid = (starts + 3600 * leads).numpy().astype("datetime64[s]")
+    found: list[Problem] = []
+    for number, start, lead in zip(folds.choose(valid), starts.numpy().astype("datetime64[s]"), leads, strict=True):
+        envelope = folds.correctors[number].envelope
+        found += envelope.time_problems(start, int(lead))[:1] if envelope else []
+    if not found:
+        return []
+    sentence = untrained_sentence(name, len(found), len(valid), found[0].sentence)
+    return [f"{sentence}; correct refuses them unless untrained_times=correct"]

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.common.errors import InputError
 from evaluation.kernels.ensemble_scores import EnsembleScores, ensemble_scores
 from evaluation.scores.threshold import Event
 from models.distribution import Distribution
@@ -95,7 +94,12 @@ class Case:
 
     @cached_property
     def crps_fair(self) -> Tensor:
-        """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form."""
+        """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form.
+
+        One member says nothing of others: its score is `crps`, the absolute error.
+        """
+        if self._member_count == 1:
+            return self.crps
         if self.of_members:
             return torch.from_numpy(self.of_members.crps_fair)
         return self.forecast.crps(self.truth, fair=True) if self.forecast.has_members else self.crps
@@ -103,7 +107,7 @@ class Case:
     @cached_property
     def expected_squared_error(self) -> Tensor:
         """See the function `expected_squared_error`."""
-        if self.of_members:
+        if self.of_members and self._member_count > 1:
             return torch.from_numpy(self.of_members.variance) * _expected_factor(self._member_count, self.drawn)
         return torch.where(self.valid, expected_squared_error(self.forecast, self.drawn), self.truth)
 
@@ -121,7 +125,8 @@ def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Te
 
     This is the variance. For M members that are random draws it is (M + 1)/M times their unbiased variance, because
     their mean is uncertain too (Fortin et al. 2014, doi:10.1175/JHM-D-14-0008.1). For members that are quantiles of a
-    distribution (`drawn` false) the factor is 1: their mean is the distribution's mean.
+    distribution (`drawn` false) the factor is 1: their mean is the distribution's mean. A single member has the
+    variance 0.
     """
 
     def expected(part: Distribution) -> Tensor:
@@ -132,8 +137,6 @@ def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Te
 
 
 def _expected_factor(M: int, drawn: bool) -> float:
-    if M < 2:
-        raise InputError("an ensemble of one member has no spread; use at least two members")
     return (M + 1) / M if drawn else 1.0
 
 

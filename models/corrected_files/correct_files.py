@@ -116,6 +116,7 @@ def correct_files(
         gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
         stations = [sentence for engine in engines if (sentence := engine.description.stations)]
         notes = [*stations, *notes]
+        notes += pipelines.untrained()
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in watched(written, "sidecars: file"):
             write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings))
@@ -167,7 +168,7 @@ def _contents(
         "correctors": describe_correctors([engine.description for engine in engines]),
         "inputs": hashed_files(file.inputs),
         "output": {"path": str(file.path), "bytes": file.path.stat().st_size, "sha256": audit["sha256"]},
-        "options": describe_options(options),
+        "options": describe_options(options) | {"untrained_times": pipelines[0].guard.untrained_times},
         "counts": {
             **counts,
             "corrected": file.fields,

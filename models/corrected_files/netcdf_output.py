@@ -40,11 +40,6 @@ def write_netcdf(
             f"{len(forecasts)} NetCDF files cannot be joined in {outputs[0]}; name a folder as output, so that each "
             "gets a corrected file of its name"
         )
-    if (count := pipelines[0].options.member_count) is not None:
-        raise InputError(
-            f"a copy of {forecasts[0]} has its members, so member_count={count} cannot be written to it; remove "
-            "member_count, or write a new file with format=grib"
-        )
     if moved := next((each for each in pipelines if _regrids(each, forecasts, names)), None):
         raise InputError(
             f"{forecasts[0]} is not on the corrector's grid of {moved.engine.description.grid}, so a copy cannot hold "
@@ -132,12 +127,17 @@ def marks(pipelines: CorrectionPipelines) -> dict[str, Any]:
     if not pipelines[0].options.mark:
         return {}
     described = [pipeline.engine.description for pipeline in pipelines]
-    fallbacks = []
+    fallbacks, untrained = [], []
     for number, each in enumerate(described):
-        methods = [corrected.method for corrected in pipelines.done(number)]
+        done = pipelines.done(number)
+        methods = [corrected.method for corrected in done]
+        allowed = sum(corrected.method == "corrector" and bool(corrected.problems) for corrected in done)
+        if allowed:
+            untrained.append(f"{allowed} of {len(done)} forecasts of {each.task.name} are at times without training")
         for method in sorted({*methods} - {"corrector"}):
             fallbacks.append(f"{methods.count(method)} of {len(methods)} forecasts of {each.task.name} are {method}")
     found: dict[str, Any] = {"deepweather_fallback": "; ".join(fallbacks)} if fallbacks else {}
+    found |= {"deepweather_untrained_times": "; ".join(untrained)} if untrained else {}
     return found | {
         "deepweather_corrector": ", ".join(str(each.path or each.name or each.task.name) for each in described),
         "deepweather_corrector_sha256": ", ".join(each.sha256 for each in described),

@@ -21,17 +21,20 @@ def write_outputs(
 ) -> tuple[list[WrittenFile], list[str]]:
     """Write `outputs`, one file for all `forecasts` or one for each; return them, and notes.
 
-    In the format of the input, outputs are copies. In the other format, the first output gets the corrected fields of
-    all inputs. The default of `output_type` is the format of the input, and NetCDF for a Zarr store.
+    In the format of the input, outputs are copies. In the other format, and with `member_count`, the first output gets
+    the corrected fields of all inputs. The default of `output_type` is the format of the input, and NetCDF for a Zarr
+    store.
     """
     own = type_of(forecasts[0])
     wanted = output_type or ("netcdf" if own == "zarr" else own)
-    if own == wanted == "grib":
-        if (members := pipelines[0].options.member_count) is not None:
-            raise InputError(
-                f"a copy of {forecasts[0]} has its members, so member_count={members} cannot be written to it; remove "
-                "member_count, or write a new file with format=netcdf"
-            )
+    members = pipelines[0].options.member_count
+    if members is not None and len(outputs) > 1:
+        raise InputError(
+            f"member_count={members} writes the corrected fields of {len(forecasts)} files that belong together to one "
+            f"new file; name a file as output, or remove member_count"
+        )
+    copied = own == wanted and members is None
+    if copied and own == "grib":
         return write_grib(pipelines, forecasts, outputs, names)
     if (template := pipelines[0].options.template) != "same":
         raise InputError(
@@ -45,7 +48,7 @@ def write_outputs(
         )
     for output in outputs:
         sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
-    if own == wanted:
+    if copied:
         from models.corrected_files.netcdf_output import write_netcdf
 
         counts, notes = write_netcdf(pipelines, forecasts, outputs, names)

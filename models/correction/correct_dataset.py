@@ -37,8 +37,11 @@ from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipeline
 from models.engines.engine import CorrectorDescription, Engine, at_stations
 from models.engines.shared_reading import SharedReading
+from models.members.members import member_numbers
 from models.members.options import CorrectionOptions
+from models.members.past_analyses import PastAnalyses
 from models.parallel.single_process import SingleProcess
+from models.provenance.envelope import untrained_sentence
 
 
 def correct_dataset(
@@ -52,7 +55,8 @@ def correct_dataset(
     """Return `dataset` with the corrected members of the targets at the lead times of the task.
 
     The result has the dimensions, names, units and types of `dataset`. Fields of a target at other lead times or
-    levels, and all other variables, stay as they are; a `UserWarning` counts them. `analysis` are analyses (time,
+    levels, and all other variables, stay as they are; a `UserWarning` counts them. With `member_count`, the result has
+    the corrected fields only. `analysis` are analyses (time,
     latitude, longitude) for a corrector that reads them at the start; `names` maps names of variables to GRIB names.
 
     Raises `InputError` for a dataset that lacks an input, has other units, another grid or no lead time of the task;
@@ -66,15 +70,20 @@ def correct_dataset(
     engine, guard = at_stations(engine, forecasts.grid, processes), guard.at(forecasts.grid, processes)
     if engine.description.stations:
         warnings.warn(engine.description.stations, UserWarning, stacklevel=4)
-    correction = _DatasetCorrection(engine, options or CorrectionOptions(), guard)
+    options = options or CorrectionOptions()
+    past = PastAnalyses.open(options.history, engine.description, names) if options.history else None
+    correction = _DatasetCorrection(engine, options, guard, past)
     guard.check_fallback(engine.description)
     task = engine.description.task
     leads = _lead_times(task, forecasts)
     source = _open(forecasts, analysis, task)
     _check_inputs(source, engine.description, leads)
-    _warn_of_unchanged(forecasts, task, leads)
+    if options.member_count is None:
+        _warn_of_unchanged(forecasts, task, leads)
     lazy = any(array.chunks for array in source.forecasts.values())
     corrected = (correction.lazily if lazy else correction.at_once)(source, leads)
+    if options.member_count is not None:
+        return _alone(dataset, forecasts, corrected)
     return _in_place(dataset, forecasts, corrected)
 
 
@@ -83,12 +92,13 @@ def correct_with(
     dataset: xr.Dataset,
     analysis: xr.Dataset | None,
     names: Mapping[str, str] | None,
-    on_problem: str,
-    fallback: Engine | None,
+    guard: Guard,
+    history: str | Sequence[str] | None,
     **options: Any,
 ) -> xr.Dataset:
     """Return the result of `correct_dataset` for the options of the Python interface."""
-    return correct_dataset(engine, dataset, analysis, names, CorrectionOptions(**options), Guard(on_problem, fallback))
+    paths = (history,) if isinstance(history, str) else tuple(history or ())
+    return correct_dataset(engine, dataset, analysis, names, CorrectionOptions(history=paths, **options), guard)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +208,7 @@ class _DatasetCorrection:
     engine: Engine
     options: CorrectionOptions
     guard: Guard
+    history: PastAnalyses | None = None
     lock: Any = field(default_factory=threading.Lock)
     """Only one thread uses the model at a time: models are not thread-safe, and each uses all processors."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -217,25 +228,44 @@ class _DatasetCorrection:
         inputs, raw, gaps = input_fields(source, task), source.ensemble_fields(task.targets, leads), Gaps(task)
         own = frozenset((target, lead) for target in task.targets for lead in leads)
         pipeline = CorrectionPipeline(
-            self.engine, inputs, raw, SingleProcess(), self.options, gaps, own, guard=self.guard
+            self.engine, inputs, raw, SingleProcess(), self.options, gaps, own, self.history, self.guard
         )
         assert isinstance(raw.reader, ArrayReader)
-        arrays = dict(zip(task.targets, raw.reader.arrays, strict=True))
+        arrays = {one: self._as_many(array) for one, array in zip(task.targets, raw.reader.arrays, strict=True)}
         out = {one: np.empty(array.shape, array.dtype) for one, array in arrays.items()}
         problems: list[str] = []
+        untrained: list[str] = []
         with self.lock, Progress("correct: forecast", len(inputs.init_times) * len(leads)) as progress:
             for i, start in enumerate(inputs.init_times):
                 for j in range(len(leads)):
                     found = pipeline.correct(i, j, SharedReading())
                     assert found is not None  # this process is the first rank
-                    assert found.members is not None  # `member_count` is not set
-                    problems += found.problems
+                    assert found.members is not None
+                    allowed = found.method == "corrector"
+                    problems += () if allowed else found.problems
+                    untrained += [one.partition(": ")[2] for one in found.problems[:1] if allowed]
+                    if len(found.members) != next(iter(out.values())).shape[2]:
+                        raise InputError(
+                            f"the forecast of {start} +{leads[j]} h keeps its {len(found.members)} raw members, and "
+                            f"member_count={self.options.member_count}; leave out member_count, or this forecast"
+                        )
                     for t, target in enumerate(task.targets):
                         out[target][i, j] = found.members[:, t].reshape(out[target].shape[2:])
                     progress.step(np.datetime_as_string(start, "h"))
+        if untrained:
+            total = len(inputs.init_times) * len(leads)
+            problems.append(untrained_sentence("the dataset", len(untrained), total, untrained[0]))
         for sentence in (*gaps.sentences(), *problems):
             warnings.warn(sentence, UserWarning, stacklevel=5)
         return {one: array.copy(data=out[one]) for one, array in arrays.items()}
+
+    def _as_many(self, array: xr.DataArray) -> xr.DataArray:
+        """Return an array with as many members as the corrected forecast has; its values do not count."""
+        if (count := self.options.member_count) is None:
+            return array
+        whole = array.number.values if array.number.dtype.kind in "iu" else np.arange(array.sizes["number"])
+        numbers = list(member_numbers(tuple(whole.tolist()), count))
+        return array.isel(number=np.arange(count) % array.sizes["number"]).assign_coords(number=numbers)
 
     def lazily(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable, xr.DataArray]:
         """Return the corrected members of each target as arrays of dask, a block for each forecast.
@@ -252,6 +282,8 @@ class _DatasetCorrection:
             block = block.sel(lead_time=list(leads))
         block = block.chunk(dict.fromkeys(block.dims, -1) | {"init_time": 1} | ({"lead_time": 1} if single else {}))
         template = block[[f"forecasts {target}" for target in task.targets]].sel(lead_time=list(leads))
+        if self.options.member_count is not None:
+            template = template.map(self._as_many).chunk(number=-1)
         if not single:
             template = template.chunk(lead_time=-1)
         result = xr.map_blocks(
@@ -298,6 +330,20 @@ def _in_place(
         made = made.transpose(*own.dims)
         bare = own.drop_vars(list(own.coords))
         result[name] = own.copy(data=_placed(bare, made, place).data)
+    return result
+
+
+def _alone(dataset: xr.Dataset, forecasts: StandardDataset, corrected: Mapping[Variable, xr.DataArray]) -> xr.Dataset:
+    """Return the corrected fields, with the names of dimensions and the order of latitudes of the user's dataset."""
+    result = xr.Dataset(attrs=dataset.attrs)
+    for target, array in corrected.items():
+        name = forecasts.own_name(target)
+        made = array.isel(latitude=slice(None, None, -1)) if forecasts.flipped else array
+        if target.level:
+            made = made.expand_dims(level=[target.level])
+        made = made.rename({role: given for role, given in forecasts.own_names.items() if role in made.dims})
+        made = made.transpose(*dataset[name].dims).assign_attrs(dataset[name].attrs).rename(name)
+        result = xr.merge([result, made], combine_attrs="override", join="outer", compat="no_conflicts")
     return result
 
 

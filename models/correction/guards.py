@@ -24,11 +24,16 @@ from models.provenance.envelope import Problem, finish
 
 ON_PROBLEM = ("error", "emos", "raw")
 """Values of the option `on_problem`."""
+UNTRAINED_TIMES = ("problem", "correct")
+"""Values of the option `untrained_times`."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What corrects one forecast, `corrector`, `emos` or `raw`, and one sentence for each problem."""
+    """What corrects one forecast, `corrector`, `emos` or `raw`, and one sentence for each problem.
+
+    With `corrector`, the problems are times without training that the user allows.
+    """
 
     method: str = "corrector"
     problems: tuple[str, ...] = ()
@@ -53,8 +58,11 @@ class Guard:
     on_problem: str = "error"
     fallback: Engine | None = None
     """The EMOS corrector of `on_problem=emos`."""
+    untrained_times: str = "problem"
+    """`correct`: starts at hours, and valid times in months, without training are corrected, and counted."""
 
     def __post_init__(self) -> None:
+        check_choice("untrained_times", self.untrained_times, UNTRAINED_TIMES)
         check_choice("on_problem", self.on_problem, ON_PROBLEM)
         if self.on_problem == "emos" and self.fallback is None:
             raise InputError("on_problem=emos needs fallback=FILE, the file of a corrector of model=emos")
@@ -89,13 +97,16 @@ class Guard:
         self, description: CorrectorDescription, tiles: Sequence[TileSummary], forecast: RawForecast
     ) -> Verdict:
         """Return the verdict on a forecast, given the summaries of all tiles."""
-        problems = forecast_problems(description, tiles, forecast)
-        if not problems:
-            return Verdict()
+        found = forecast_problems(description, tiles, forecast)
+        problems = self._refused(found)
         name = f"the forecast of {forecast.init_time} +{forecast.lead_time} h"
+        if not problems:
+            return Verdict(problems=tuple(f"{name}: {problem.sentence}" for problem in found))
         for problem in problems:
             if problem.fatal or self.on_problem == "error":
                 way_out = "correct the input" if problem.fatal else "correct the input, or set on_problem=raw or emos"
+                if problem.of_time:
+                    way_out = "train on such times, or set untrained_times=correct, or on_problem=raw or emos"
                 raise InputError(f"{name} cannot be corrected: {problem.sentence}; {way_out}")
         sentences = tuple(f"{name}: {problem.sentence}" for problem in problems)
         if self.fallback is None:
@@ -103,9 +114,13 @@ class Guard:
         other = self.fallback.description
         own = [description.task.channels.index(channel) for channel in other.task.channels]
         narrowed = [replace(tile, channels=tile.channels[own]) for tile in tiles]
-        if forecast_problems(other, narrowed, forecast):
+        if self._refused(forecast_problems(other, narrowed, forecast)):
             return Verdict("raw", (*sentences, f"{name}: it does not resemble the training of the fallback either"))
         return Verdict("emos", sentences)
+
+    def _refused(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return the problems without those of times that the user allows."""
+        return [one for one in problems if not (one.of_time and self.untrained_times == "correct")]
 
     def narrowed(self, description: CorrectorDescription, forecast: RawForecast) -> RawForecast:
         """Return a forecast with the channels of the fallback only."""

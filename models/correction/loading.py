@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,12 +50,18 @@ class ExportedCorrector:
         analysis: xr.Dataset | None = None,
         names: Mapping[str, str] | None = None,
         members: str = "ecc-q",
+        member_count: int | None = None,
         quantile_levels: str = "hazen",
+        history: str | Sequence[str] | None = None,
         seed: int = 0,
         on_problem: str = "error",
+        untrained_times: str = "problem",
     ) -> xr.Dataset:
         """Return forecasts with corrected members in place of the raw ones, like `Corrector.correct`."""
         with package("correcting a dataset", "train"):
             from models.correction.correct_dataset import correct_with
-        options = {"members": members, "quantile_levels": quantile_levels, "seed": seed}
-        return correct_with(self.engine, dataset, analysis, names, on_problem, None, **options)
+            from models.correction.guards import Guard
+        return correct_with(
+            self.engine, dataset, analysis, names, Guard(on_problem, None, untrained_times), history,
+            members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
+        )  # fmt: skip

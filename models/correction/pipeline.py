@@ -28,6 +28,7 @@ from models.members.options import CorrectionOptions
 from models.members.past_analyses import PastAnalyses
 from models.members.products import Product, product_fields
 from models.parallel.single_process import Processes
+from models.provenance.envelope import untrained_sentence
 
 
 class CorrectedTile(NamedTuple):
@@ -215,6 +216,17 @@ class CorrectionPipelines:
     def done(self, number: int) -> list[Corrected]:
         """Return, without their fields, all forecasts that the pipeline `number` has corrected."""
         return list(self._done[number].values())
+
+    def untrained(self) -> list[str]:
+        """Return a sentence for each corrector that has corrected forecasts at times without training, as asked."""
+        found = []
+        for number, pipeline in enumerate(self._pipelines):
+            done = self.done(number)
+            allowed = [one.problems[0] for one in done if one.method == "corrector" and one.problems]
+            if allowed:
+                name, example = pipeline.engine.description.name, allowed[0].partition(": ")[2]
+                found.append(untrained_sentence(name, len(allowed), len(done), example))
+        return found
 
     def request(self, number: int, init_time: np.datetime64, lead_time: int) -> Corrected:
         """Return the forecast of a start and a lead time (hours) that the pipeline `number` corrects."""

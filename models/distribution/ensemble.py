@@ -51,7 +51,9 @@ class Ensemble(Distribution):
         return Normal(self.mean, self.std).log_prob(value)
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
-        """1/M Σ|x_i - y| - 1/(2M²) ΣΣ|x_i - x_j|; `fair` divides the second term by 2M(M - 1), NaN for M = 1.
+        """1/M Σ|x_i - y| - 1/(2M²) ΣΣ|x_i - x_j|; `fair` divides the second term by 2M(M - 1).
+
+        A single member has no second term: its score, plain and fair, is |x - y|.
 
         With a number between 0 and 1 for `fair`, this is the almost fair score: this share of the fair score and the
         rest of the plain score. The fair score alone does not change with the last member if all others equal the truth
@@ -101,4 +103,4 @@ def energy_score(members: Tensor, truth: Tensor, dim: int, fair: float = False) 
 
 def pair_divisor(M: int, fair: float) -> float:
     """Return the divisor of the sum of differences over pairs i < j: M², or M(M - 1) if `fair`; see `Ensemble.crps`."""
-    return M * M * (M - 1) / (M - 1 + fair) if fair else M * M
+    return M * M * (M - 1) / (M - 1 + fair) if fair and M > 1 else M * M

@@ -108,10 +108,14 @@ class ChannelRange:
 
 @dataclass(frozen=True)
 class Problem:
-    """A sentence about a forecast that differs from all in training. No fallback helps against a `fatal` problem."""
+    """A sentence about a forecast that differs from all in training. No fallback helps against a `fatal` problem.
+
+    `of_time`: its start or valid time differs, and nothing is known of its values.
+    """
 
     sentence: str
     fatal: bool = False
+    of_time: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,17 +163,8 @@ class Envelope:
         bounded: Sequence[str] = (),
     ) -> list[Problem]:  # fmt: skip
         """Return the problems of a forecast; `bounded` are the channels near a physical bound."""
-        start = init_time.astype("datetime64[s]")
-        hour = int(start.astype("datetime64[h]").astype(int)) % 24
-        month = int((start + np.timedelta64(lead_time, "h")).astype("datetime64[M]").astype(int)) % 12 + 1
-        made = []
-        if hour not in self.hours:
-            made.append(
-                Problem(f"it starts at {hour:02d} UTC, and the corrector was trained on starts at {_hours(self.hours)}")
-            )
-        if month not in self.months:
-            trained = ", ".join(MONTHS[one - 1] for one in self.months)
-            made.append(Problem(f"it is valid in {MONTHS[month - 1]}, and the corrector was trained on {trained}"))
+        month = _valid_month(init_time, lead_time)
+        made = self.time_problems(init_time, lead_time)
         if 5 * members < 4 * min(self.members):
             have = f"{members} member{'s' * (members > 1)}"
             made.append(Problem(f"it has {have}, and the corrector was trained on {min(self.members)}"))
@@ -179,6 +174,20 @@ class Envelope:
             ):
                 made.append(problem)
         return made
+
+    def time_problems(self, init_time: np.datetime64, lead_time: int) -> list[Problem]:
+        """Return the problems of a forecast of the hour of its start, and of the month of its valid time."""
+        start = init_time.astype("datetime64[s]")
+        hour = int(start.astype("datetime64[h]").astype(int)) % 24
+        month, found = _valid_month(init_time, lead_time), []
+        if hour not in self.hours:
+            found.append(
+                f"it starts at {hour:02d} UTC, and the corrector was trained on starts at {_hours(self.hours)}"
+            )
+        if month not in self.months:
+            trained = ", ".join(MONTHS[one - 1] for one in self.months)
+            found.append(f"it is valid in {MONTHS[month - 1]}, and the corrector was trained on {trained}")
+        return [Problem(sentence, of_time=True) for sentence in found]
 
     def merged(self, other: Envelope) -> Envelope:
         """Return the envelope of two correctors that are used together: only what both have seen counts as seen.
@@ -243,6 +252,20 @@ def finish(row: np.ndarray) -> ChannelSummary:
     if not weight:
         return ChannelSummary(np.nan, np.nan, np.nan, np.nan)
     return ChannelSummary(low, high, total / weight, spread / cells if cells else np.nan)
+
+
+def untrained_sentence(name: str, count: int, total: int, example: str) -> str:
+    """Return a sentence about forecasts at times without training, the same in `correct` and in `evaluate`.
+
+    >>> untrained_sentence("emos", 2, 9, "it is valid in May, and the corrector was trained on April")
+    '2 of 9 forecasts of emos are at times without training: it is valid in May, and the corrector was trained on April'
+    """
+    return f"{count} of {total} forecasts of {name} are at times without training: {example}"
+
+
+def _valid_month(init_time: np.datetime64, lead_time: int) -> int:
+    valid = init_time.astype("datetime64[s]") + np.timedelta64(lead_time, "h")
+    return int(valid.astype("datetime64[M]").astype(int)) % 12 + 1
 
 
 def _rounded(value: float) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,32 @@ def test_climatology_of_other_years_than_the_correctors_is_a_warning(emos, score
     scores = scores_of("run", f"correctors={{emos: {emos}, old: {tmp_path}/other.safetensors}}")
     (warning,) = scores["warnings"]
     assert "climatology was fitted on 1 year (2014), old on 16 years (1998–2013)" in warning
+
+
+def test_one_member_is_scored_by_its_absolute_error(archive, scores_of):
+    """A deterministic forecast is an ensemble of one; the mean over the sphere is taken here from the rows' areas."""
+    archive.raw = archive.raw[:, :, :1]
+    scores = scores_of("one", "correctors={}", "references=[raw,climatology,emos]")
+    errors = abs(archive.raw[40:, 1, 0] - archive.truth[40:, 1]).mean((0, 2))
+    raw, emos = scores["models"]["raw"], scores["models"]["emos"]
+    assert raw["crps"] == raw["crps_fair"] == pytest.approx(errors @ GRID.weights / GRID.weights.sum(), rel=1e-5)
+    assert emos["crps"] < 0.7 * raw["crps"]
+    assert any(
+        "have one member: their CRPS, plain and fair, is the absolute error" in one for one in scores["warnings"]
+    )
+
+
+def test_forecasts_that_correct_would_refuse_are_counted(emos, scores_of, tmp_path):
+    """Of the 20 valid times of 2016 (from 7 January, every 18 days), those of January and February are counted."""
+    corrector = Corrector.load(emos)
+    corrector.envelope = replace(corrector.envelope, months=tuple(range(3, 13)))
+    corrector.save(tmp_path / "spring")
+    scores = scores_of("run", f"correctors={{spring: {tmp_path}/spring}}", "references=[raw]")
+    valid = np.datetime64("2016-01-07") + 18 * np.arange(20)
+    count = int(np.isin(valid.astype("datetime64[M]").astype(int) % 12, (0, 1)).sum())
+    (note,) = [one for one in scores["warnings"] if "without training" in one]
+    assert note.startswith(f"{count} of 20 forecasts of spring are at times without training: it is valid in January")
+    assert note.endswith("correct refuses them unless untrained_times=correct")
 
 
 def test_the_name_emos_is_reserved_for_a_fitted_emos(emos, scores_of, refusal, tmp_path):

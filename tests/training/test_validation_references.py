@@ -15,7 +15,7 @@ from models.corrector import Corrector, needed_task
 from models.parallel.mesh import Mesh
 from training import validation_references
 from training.run.trainer_options import TrainerOptions
-from training.validation_references import SHOWN_LEADS, ReferenceInUnits, compare, fit_references
+from training.validation_references import SHOWN_LEADS, ReferenceInUnits, compare_lead_times, fitted_references
 
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}
 EMOS = {"_target_": "models.statistical.emos.EMOS"}
@@ -68,7 +68,7 @@ def test_emos_is_left_out_with_a_reason(toy, minutes, power, reason, monkeypatch
     corrector.normalizer.power = power
     chosen = TrainerOptions(emos_minutes=minutes)
     monkeypatch.setattr(validation_references, "ForecastDataset", refuse)
-    assert fit_references(None, TASK, None, None, corrector, chosen, Mesh.single()) == {}
+    assert fitted_references(None, TASK, None, None, corrector, chosen, Mesh.single()) == {}
     climatology, *emos = capsys.readouterr().out.splitlines()
     assert climatology == "the validation is not compared with climatology: too long"
     assert reason in "".join(emos)
@@ -82,7 +82,7 @@ def test_a_lost_rank_is_not_a_reason_to_leave_emos_out(toy, monkeypatch):
     monkeypatch.setattr(validation_references, "fit_emos", lose)
     monkeypatch.setattr(validation_references, "ForecastDataset", lose)
     with pytest.raises(InterruptedRunError):
-        fit_references(None, TASK, None, None, fitted(toy, MLP, 8, 0), TrainerOptions(), Mesh.single())
+        fitted_references(None, TASK, None, None, fitted(toy, MLP, 8, 0), TrainerOptions(), Mesh.single())
 
 
 def world():
@@ -137,7 +137,7 @@ def test_train_says_at_which_lead_time_a_model_loses(recwarn):
 def test_many_lead_times_are_a_range_and_all_losses_are_named():
     leads = range(6, 6 * (SHOWN_LEADS + 3), 6)
     scores = {"model": {lead: lead / 50 for lead in leads}, "raw": dict.fromkeys(leads, 1.0), "emos": {6: 0.1}}
-    line, warning = compare(scores)
+    line, warning = compare_lead_times(scores)
     assert line.endswith("0.240 at 12 h (raw) to 1.440 at 72 h (raw)")
     assert "worse than EMOS at 6 h and than the raw ensemble at 54, 60, 66, 72 h on" in warning
-    assert compare({"model": {24: 1.0}, "raw": {24: 1.0}})[1] == ""
+    assert compare_lead_times({"model": {24: 1.0}, "raw": {24: 1.0}})[1] == ""

@@ -4,6 +4,7 @@ tests/test_python_door.py compares the numbers with those of the verb.
 """
 
 import gc
+import inspect
 import os
 import pickle
 import subprocess
@@ -15,17 +16,22 @@ import cloudpickle
 import dask
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 import xarray as xr
 from conftest import ROOT
 
+from conf.command_line import default_options
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
 from data_pipeline.variables.meaning import Meaning
+from models.correction.loading import ExportedCorrector
 from models.corrector import Corrector
 from models.engines.onnx_engine import OnnxEngine
 from models.engines.onnx_export import export
+from models.provenance.envelope import Envelope
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(stay as they are|is not corrected and stays):UserWarning")
 
@@ -179,6 +185,69 @@ def test_missing_values_are_counted_and_stay():
     with pytest.warns(UserWarning, match="2t: 3 cells of 1 forecast lack the value of some member"):
         found = warmer().correct(gone)
     np.testing.assert_array_equal(found["2t"][2, 1, :, 1, :3], gone["2t"][2, 1, :, 1, :3])
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+@pytest.mark.parametrize("read", [1, 4])
+def test_any_number_of_members_is_made_of_any_number(count, read):
+    """Sorted members are the quantiles at the levels (k - 1/2)/M of the corrected normal distribution."""
+    corrector, dataset = warmer(), DATASET.isel(number=slice(read))
+    found = corrector.correct(dataset, member_count=count)
+    lazy = corrector.correct(dataset.chunk(init_time=1, lead_time=1), member_count=count)
+    xr.testing.assert_identical(lazy.compute(), found)
+    assert found.sizes == {"init_time": 6, "lead_time": 2, "number": count, "level": 1, "latitude": 5, "longitude": 8}
+    assert {*found.data_vars} == {"2t", "t"}
+    assert found["2t"].dims == DIMENSIONS
+    assert found.number.values.tolist() == [*range(count)]
+    raw = dataset["2t"].sel(lead_time=[24, 48])
+    sample = Sample(
+        torch.tensor(np.stack([raw.values, dataset.t.sel(lead_time=[24, 48], level=850).values], 3)[:, 1]).float(),
+        torch.ones(6, 2, 5, 8, dtype=torch.bool), corrector.static.expand(6, -1, 5, 8), torch.zeros(6, 2, 5, 8),
+        torch.tensor(STARTS.astype("datetime64[s]").astype(int)), torch.full((6,), 48),
+    )  # fmt: skip
+    with torch.no_grad():
+        forecast = corrector(sample)
+    levels = (np.arange(count) + 0.5) / count
+    expected = scipy.stats.norm.ppf(
+        levels[:, None, None, None], forecast.mean[:, 0].double(), forecast.std[:, 0].double()
+    )
+    members = np.sort(found["2t"].sel(lead_time=48).transpose("number", ...).values, 0)
+    np.testing.assert_allclose(members, expected, atol=2e-3)
+
+
+def test_the_python_door_has_every_option_of_the_verb_or_a_reason():
+    """Options have one default in both; the names of the door are those of the verb, except `names`."""
+    without = {
+        "corrector": "the object itself", "input": "the dataset", "output": "the result", "format": "the result",
+        "template": "of GRIB headers", "mark": "of headers of files", "products": "messages of GRIB",
+        "explain": "a page beside a file", "mesh": "one process", "conformal": "belongs to the hash of a file",
+    }  # fmt: skip
+    verb = default_options("correct")
+    verb["names"] = verb.pop("variable_names")
+    door = inspect.signature(Corrector.correct).parameters
+    exported = inspect.signature(ExportedCorrector.correct).parameters
+    assert {*verb} - {*without} == {*door} - {"self", "dataset"}
+    assert {*door} - {*exported} == {"fallback", "device"}  # a second file; an exported corrector has one device
+    for name in {*verb} - {*without}:
+        assert {one[name].default for one in (door, exported) if name in one} == {verb[name]}, name
+
+
+def test_times_without_training_are_errors_or_one_warning():
+    corrector = warmer()
+    free = quietly(corrector, DATASET)
+    corrector.envelope = Envelope({}, (0,), (6,), (4,))
+    with pytest.raises(InputError, match=r"it is valid in January.*set untrained_times=correct"):
+        quietly(corrector, DATASET)
+    with pytest.warns(UserWarning, match="^12 of 12 forecasts of the dataset are at times without training: it is"):
+        found = corrector.correct(DATASET, untrained_times="correct")
+    xr.testing.assert_identical(found, free)
+
+
+def test_raw_members_are_not_more_than_they_are():
+    corrector = warmer()
+    corrector.envelope = Envelope({}, (0,), (6,), (4,))
+    with pytest.raises(InputError, match="keeps its 4 raw members, and member_count=9"):
+        quietly(corrector, DATASET, on_problem="raw", member_count=9)
 
 
 def test_copies_of_members_are_refused_or_left_as_they_are():

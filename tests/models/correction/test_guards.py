@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from correction_runs import random_corrector, read_messages, write_members
 from grib_parts import GRID
 
@@ -13,11 +14,12 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.combine import combine
+from models.corrected_files.sidecar import read_sidecar
 from models.correction.guards import Guard
 from models.corrector import Corrector
 from models.engines.torch_engine import TorchEngine
 from models.parallel.domain import Domain
-from models.provenance.envelope import ChannelRange, ChannelSummary, Envelope
+from models.provenance.envelope import ChannelRange, ChannelSummary, Envelope, untrained_sentence
 
 # `runpy` warns because the command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
@@ -181,9 +183,38 @@ def test_emos_is_the_fallback_where_it_has_seen_such_a_forecast(folder, command)
     assert "does not resemble the training of the fallback either" in ended.stdout
 
 
+def test_forecasts_at_times_without_training_are_corrected_if_asked_and_counted(folder, command, tmp_path):
+    """The values are those of the same corrector without the guard; other faults stay errors."""
+    corrector = Corrector.load(folder / "network")
+    corrector.envelope = None
+    corrector.save(tmp_path / "network")
+    write(tmp_path / "noon", time=1200)
+    assert run(command, tmp_path, "noon").code == 0
+    free = values(tmp_path / "noon.out")
+    write(folder / "noon", time=1200)
+    assert "train on such times, or set untrained_times=correct" in run(command, folder, "noon").stderr
+    ended = run(command, folder, "noon", "untrained_times=correct")
+    assert (ended.code, ended.stderr) == (0, "")
+    sentence = untrained_sentence(
+        "network", 1, 1, "it starts at 12 UTC, and the corrector was trained on starts at 00 UTC"
+    )
+    assert sentence in ended.stdout.splitlines()
+    np.testing.assert_array_equal(values(folder / "noon.out"), free)
+    record = read_sidecar(folder / "noon.out")
+    assert record["options"]["untrained_times"] == "correct"
+    assert sentence in record["warnings"]
+    write(folder / "noon-celsius", celsius, time=1200)
+    assert run(command, folder, "noon-celsius", "untrained_times=correct").code == 2
+    ended = command(folder, "correct", "corrector=network", "input=noon", "output=noon.nc", "untrained_times=correct")
+    assert ended.code == 0
+    with xr.open_dataset(folder / "noon.nc") as found:
+        assert found.deepweather_untrained_times == "1 of 1 forecasts of toy are at times without training"
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        (("untrained_times=maybe",), "untrained_times must be one of problem, correct, got"),
         (("on_problem=ignore",), "on_problem must be one of error, emos, raw, got 'ignore'"),
         (("on_problem=emos",), "on_problem=emos needs fallback=FILE"),
         (("fallback=emos",), "fallback belongs to on_problem=emos, got on_problem=error; remove fallback"),
