@@ -28,8 +28,8 @@ class EnsembleScores(NamedTuple):
     """Scores of every cell, (*S). A cell with NaN truth or a NaN member has NaN scores and arbitrary counts.
 
     `crps` and `crps_fair` are defined as in `Ensemble.crps`. `error` is the mean of the members minus the truth.
-    `variance` has the divisor M - 1. `crps_fair` and `variance` are NaN for M = 1. `below` and `equal` count the
-    members that are less than the truth and equal to the truth.
+    `variance` has the divisor M - 1, and is NaN for M = 1. `below` and `equal` count the members that are less than the
+    truth and equal to the truth.
     """
 
     crps: np.ndarray
@@ -193,7 +193,7 @@ def _score_cells(
                 p, q = np.float64(b[k]) - np.float64(a[k]), np.float64(d[k]) - np.float64(c[k])
                 square[k] += w * p + (w - 2) * q
         plain, fair = crps[start : start + n], crps_fair[start : start + n]
-        of_all, of_others = 1 / np.float64(M * M), 1 / np.float64(M * (M - 1))
+        of_all, of_others = 1 / np.float64(M * M), 1 / np.float64(M * max(M - 1, 1))
         for k in range(n):
             plain[k] = absolute[k] / M - square[k] * of_all
         for k in range(n):

@@ -94,12 +94,7 @@ class Case:
 
     @cached_property
     def crps_fair(self) -> Tensor:
-        """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form.
-
-        One member says nothing of others: its score is `crps`, the absolute error.
-        """
-        if self._member_count == 1:
-            return self.crps
+        """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form."""
         if self.of_members:
             return torch.from_numpy(self.of_members.crps_fair)
         return self.forecast.crps(self.truth, fair=True) if self.forecast.has_members else self.crps

@@ -21,7 +21,7 @@ def brute_force(members, truth):
     pairs = sum(abs(a - b) for a, b in product(x, x))
     absolute, mean = sum(abs(a - y) for a in x) / M, sum(x) / M
     plain = absolute - pairs / (2 * M * M)
-    fair = absolute - pairs / (2 * M * (M - 1)) if M > 1 else np.nan
+    fair = absolute - pairs / (2 * M * (M - 1)) if M > 1 else absolute
     variance = sum((a - mean) ** 2 for a in x) / (M - 1) if M > 1 else np.nan
     numbers = [float(number) for number in (plain, fair, mean - y, variance)]
     return [*numbers, sum(a < y for a in x), sum(a == y for a in x)]
@@ -61,7 +61,7 @@ def test_missing_truth_and_missing_members_give_nan_in_their_cell_only(M):
     clean = ensemble_scores(members, truth)
     members[M // 2, 7], truth[400] = np.nan, np.nan
     scores, bad = ensemble_scores(members, truth), np.isin(np.arange(600), (7, 400))
-    for name in ("crps", "error") if M == 1 else ("crps", "crps_fair", "error", "variance"):
+    for name in ("crps", "crps_fair", "error") if M == 1 else ("crps", "crps_fair", "error", "variance"):
         assert np.isnan(getattr(scores, name)[bad]).all()
         np.testing.assert_array_equal(getattr(scores, name)[~bad], getattr(clean, name)[~bad])
 
