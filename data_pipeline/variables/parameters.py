@@ -16,6 +16,24 @@ UNBOUNDED: Bounds = (None, None)
 NON_NEGATIVE: Bounds = (0.0, None)
 FRACTION: Bounds = (0.0, 1.0)
 
+
+class Law(NamedTuple):
+    """The family of distributions that a variable's forecasts have, and the power of the variable that has it.
+
+    `family` is one of `models.distribution.FAMILIES`. With `power` 1/2 the roots of the variable follow the family.
+    """
+
+    family: str = "normal"
+    power: float = 1.0
+
+
+NORMAL = Law()
+AMOUNT = Law("censored_logistic", 0.5)
+"""For amounts that are often zero and have a long tail: the roots of rain at Innsbruck have the best score so."""
+POSITIVE = Law("censored_normal")
+"""For values that come near zero without a long tail, such as wind speed. Wind speed at Dillingen has the same score
+with the truncated normal distribution of Thorarinsdottir & Gneiting 2010 (doi:10.1111/j.1467-985X.2009.00616.x)."""
+
 Process = Literal["instant", "mean", "accumulation", "maximum", "minimum"]
 """Statistical processing over a time interval; `instant` fields have none."""
 
@@ -35,7 +53,8 @@ class Parameter(NamedTuple):
     if it always lies at the surface. `bounds` are the physical minimum and maximum. `sea_only` is true if the field is
     missing, or constant, on land. `process` is the processing over time that the shortName implies, and `hours` the
     interval if the shortName implies one. `water` marks an amount of water, for which 1 kg m⁻² is 1 mm. Values up to
-    `trace`, such as 0.1 mm of rain, count as zero, as in ECMWF's extreme forecast index.
+    `trace`, such as 0.1 mm of rain, count as zero, as in ECMWF's extreme forecast index. `law` is the distribution that
+    models fit unless their options say otherwise.
     """
 
     units: str
@@ -50,6 +69,7 @@ class Parameter(NamedTuple):
     hours: int = 0
     water: bool = False
     trace: float = -math.inf
+    law: Law = NORMAL
 
     @property
     def printed_units(self) -> str:
@@ -94,7 +114,7 @@ PARAMETERS = {
     ),
     "q": Parameter(
         "kg kg**-1", "Specific humidity", spellings="Q specific_humidity", standard_names="specific_humidity",
-        title="specific humidity", has_levels=True, bounds=NON_NEGATIVE,
+        title="specific humidity", has_levels=True, bounds=NON_NEGATIVE, law=POSITIVE,
     ),
     "w": Parameter(
         "Pa s**-1", "Vertical velocity", spellings="W vertical_velocity",
@@ -109,12 +129,18 @@ PARAMETERS = {
         has_levels=True,
     ),
     "r": Parameter(
-        "%", "Relative humidity", spellings="R relative_humidity", standard_names="relative_humidity",
-        has_levels=True,
+        "%", "Relative humidity", spellings="R relative_humidity", standard_names="relative_humidity", has_levels=True,
+        bounds=NON_NEGATIVE, law=POSITIVE,
     ),
     "gh": Parameter("gpm", "Geopotential height", spellings="GH", has_levels=True),
-    "clwc": Parameter("kg kg**-1", "Specific cloud liquid water content", spellings="CLWC", has_levels=True),
-    "ciwc": Parameter("kg kg**-1", "Specific cloud ice water content", spellings="CIWC", has_levels=True),
+    "clwc": Parameter(
+        "kg kg**-1", "Specific cloud liquid water content", spellings="CLWC", has_levels=True, bounds=NON_NEGATIVE,
+        law=AMOUNT,
+    ),
+    "ciwc": Parameter(
+        "kg kg**-1", "Specific cloud ice water content", spellings="CIWC", has_levels=True, bounds=NON_NEGATIVE,
+        law=AMOUNT,
+    ),
     "sst": Parameter(
         "K", "Sea surface temperature", spellings="SST SSTK sea_surface_temperature",
         standard_names="sea_surface_temperature", title="sea-surface temperature", bounds=NON_NEGATIVE,
@@ -122,26 +148,26 @@ PARAMETERS = {
     ),
     "tcw": Parameter(
         "kg m**-2", "Total column water", spellings="TCW total_column_water", title="total column water",
-        bounds=NON_NEGATIVE,
+        bounds=NON_NEGATIVE, law=POSITIVE,
     ),
     "tcwv": Parameter(
         "kg m**-2", "Total column vertically-integrated water vapour", spellings="TCWV total_column_water_vapour",
-        standard_names="atmosphere_mass_content_of_water_vapor", title="total column water vapour",
-        bounds=NON_NEGATIVE,
+        standard_names="atmosphere_mass_content_of_water_vapor", title="total column water vapour", bounds=NON_NEGATIVE,
+        law=POSITIVE,
     ),
     "cp": Parameter(
         "m", "Convective precipitation", spellings="CP convective_precipitation",
         standard_names="lwe_thickness_of_convective_precipitation_amount", title="convective precipitation",
-        bounds=NON_NEGATIVE, process="accumulation", water=True, trace=1e-4,
+        bounds=NON_NEGATIVE, process="accumulation", water=True, trace=1e-4, law=AMOUNT,
     ),
     "tp": Parameter(
         "m", "Total precipitation", spellings="TP total_precipitation",
         standard_names="lwe_thickness_of_precipitation_amount", title="total precipitation", bounds=NON_NEGATIVE,
-        process="accumulation", water=True, trace=1e-4,
+        process="accumulation", water=True, trace=1e-4, law=AMOUNT,
     ),
     "cape": Parameter(
         "J kg**-1", "Convective available potential energy", spellings="CAPE",
-        standard_names="atmosphere_convective_available_potential_energy", bounds=NON_NEGATIVE, trace=1e-4,
+        standard_names="atmosphere_convective_available_potential_energy", bounds=NON_NEGATIVE, trace=1e-4, law=AMOUNT,
     ),
     "msl": Parameter(
         "Pa", "Mean sea level pressure", spellings="MSL mean_sea_level_pressure",
@@ -150,7 +176,7 @@ PARAMETERS = {
     "sp": Parameter("Pa", "Surface pressure", spellings="SP surface_pressure", standard_names="surface_air_pressure"),
     "tcc": Parameter(
         "(0 - 1)", "Total cloud cover", spellings="TCC total_cloud_cover", standard_names="cloud_area_fraction",
-        title="total cloud cover", bounds=FRACTION,
+        title="total cloud cover", bounds=FRACTION, law=POSITIVE,
     ),
     "10u": Parameter(
         "m s**-1", "10 metre U wind component", spellings="u10 U10 U10M 10U 10m_u_component_of_wind",
@@ -171,15 +197,39 @@ PARAMETERS = {
         "K", "Skin temperature", spellings="SKT skin_temperature", standard_names="surface_temperature",
         title="skin temperature", bounds=NON_NEGATIVE,
     ),
-    "10si": Parameter("m s**-1", "10 metre wind speed", spellings="si10 SI10 10m_wind_speed", bounds=NON_NEGATIVE),
-    "100si": Parameter("m s**-1", "100 metre wind speed", spellings="si100 SI100 100m_wind_speed", bounds=NON_NEGATIVE),
+    "10si": Parameter(
+        "m s**-1", "10 metre wind speed", spellings="si10 SI10 10m_wind_speed", bounds=NON_NEGATIVE, law=POSITIVE,
+    ),
+    "100si": Parameter(
+        "m s**-1", "100 metre wind speed", spellings="si100 SI100 100m_wind_speed", bounds=NON_NEGATIVE, law=POSITIVE,
+    ),
     "10fg": Parameter(
         "m s**-1", "Maximum 10 metre wind gust since previous post-processing", spellings="fg10 FG10",
-        bounds=NON_NEGATIVE, process="maximum",
+        bounds=NON_NEGATIVE, process="maximum", law=POSITIVE,
     ),
     "i10fg": Parameter(
         "m s**-1", "Instantaneous 10 metre wind gust", spellings="I10FG instantaneous_10m_wind_gust",
-        bounds=NON_NEGATIVE,
+        bounds=NON_NEGATIVE, law=POSITIVE,
+    ),
+    "ws": Parameter(
+        "m s**-1", "Wind speed", spellings="wind_speed", standard_names="wind_speed", title="wind speed",
+        has_levels=True, bounds=NON_NEGATIVE, law=POSITIVE,
+    ),
+    "vis": Parameter(
+        "m", "Visibility", spellings="VIS visibility", standard_names="visibility_in_air", bounds=NON_NEGATIVE,
+        law=AMOUNT,
+    ),
+    "lcc": Parameter(
+        "(0 - 1)", "Low cloud cover", spellings="LCC low_cloud_cover", standard_names="low_type_cloud_area_fraction",
+        bounds=FRACTION, law=POSITIVE,
+    ),
+    "mcc": Parameter(
+        "(0 - 1)", "Medium cloud cover", spellings="MCC medium_cloud_cover",
+        standard_names="medium_type_cloud_area_fraction", bounds=FRACTION, law=POSITIVE,
+    ),
+    "hcc": Parameter(
+        "(0 - 1)", "High cloud cover", spellings="HCC high_cloud_cover", standard_names="high_type_cloud_area_fraction",
+        bounds=FRACTION, law=POSITIVE,
     ),
     "mx2t": Parameter(
         "K", "Maximum temperature at 2 metres since previous post-processing", spellings="MX2T",
@@ -191,25 +241,25 @@ PARAMETERS = {
     ),
     "lsp": Parameter(
         "m", "Large-scale precipitation", spellings="LSP large_scale_precipitation",
-        standard_names="lwe_thickness_of_stratiform_precipitation_amount", bounds=NON_NEGATIVE,
-        process="accumulation", water=True, trace=1e-4,
+        standard_names="lwe_thickness_of_stratiform_precipitation_amount", bounds=NON_NEGATIVE, process="accumulation",
+        water=True, trace=1e-4, law=AMOUNT,
     ),
     "ssrd": Parameter(
-        "J m**-2", "Surface short-wave (solar) radiation downwards",
-        spellings="SSRD surface_solar_radiation_downwards", bounds=NON_NEGATIVE, process="accumulation",
+        "J m**-2", "Surface short-wave (solar) radiation downwards", spellings="SSRD surface_solar_radiation_downwards",
+        bounds=NON_NEGATIVE, process="accumulation", law=POSITIVE,
     ),
     "sf": Parameter(
-        "m of water equivalent", "Snowfall", spellings="SF snowfall",
-        standard_names="lwe_thickness_of_snowfall_amount", title="snowfall", bounds=NON_NEGATIVE,
-        process="accumulation", water=True, trace=1e-4,
+        "m of water equivalent", "Snowfall", spellings="SF snowfall", standard_names="lwe_thickness_of_snowfall_amount",
+        title="snowfall", bounds=NON_NEGATIVE, process="accumulation", water=True, trace=1e-4, law=AMOUNT,
     ),
     "e": Parameter(
         "m of water equivalent", "Evaporation", standard_names="lwe_thickness_of_water_evaporation_amount",
         process="accumulation", water=True,
     ),
-    "ro": Parameter("m", "Runoff", process="accumulation", water=True),
+    "ro": Parameter("m", "Runoff", process="accumulation", water=True, bounds=NON_NEGATIVE, law=AMOUNT),
     "ssr": Parameter(
         "J m**-2", "Surface net short-wave (solar) radiation", spellings="SSR", process="accumulation",
+        bounds=NON_NEGATIVE, law=POSITIVE,
     ),
     "str": Parameter(
         "J m**-2", "Surface net long-wave (thermal) radiation", spellings="STR", process="accumulation",
@@ -224,7 +274,7 @@ PARAMETERS = {
         "J m**-2", "Time-integrated surface latent heat net flux", spellings="SLHF", process="accumulation",
     ),
     "ttr": Parameter("J m**-2", "Top net long-wave (thermal) radiation", spellings="TTR", process="accumulation"),
-    "sund": Parameter("s", "Sunshine duration", bounds=NON_NEGATIVE, process="accumulation"),
+    "sund": Parameter("s", "Sunshine duration", bounds=NON_NEGATIVE, process="accumulation", law=POSITIVE),
     "mx2t3": Parameter(
         "K", "Maximum temperature at 2 metres in the last 3 hours", bounds=NON_NEGATIVE, process="maximum", hours=3,
     ),
@@ -239,23 +289,23 @@ PARAMETERS = {
     ),
     "10fg3": Parameter(
         "m s**-1", "Maximum 10 metre wind gust in the last 3 hours", spellings="fg10_3", bounds=NON_NEGATIVE,
-        process="maximum", hours=3,
+        process="maximum", hours=3, law=POSITIVE,
     ),
     "10fg6": Parameter(
         "m s**-1", "Maximum 10 metre wind gust in the last 6 hours", spellings="fg10_6", bounds=NON_NEGATIVE,
-        process="maximum", hours=6,
+        process="maximum", hours=6, law=POSITIVE,
     ),
     "swh": Parameter(
         "m", "Significant height of combined wind waves and swell", spellings="SWH",
-        standard_names="sea_surface_wave_significant_height", bounds=NON_NEGATIVE, sea_only=True,
+        standard_names="sea_surface_wave_significant_height", bounds=NON_NEGATIVE, sea_only=True, law=POSITIVE,
     ),
     "lsm": Parameter(
         "(0 - 1)", "Land-sea mask", spellings="LSM land_sea_mask",
         standard_names="land_binary_mask land_area_fraction",
     ),
     "ci": Parameter(
-        "(0 - 1)", "Sea ice area fraction", spellings="CI siconc sea_ice_cover",
-        standard_names="sea_ice_area_fraction",
+        "(0 - 1)", "Sea ice area fraction", spellings="CI siconc sea_ice_cover", standard_names="sea_ice_area_fraction",
+        bounds=FRACTION, law=POSITIVE,
     ),
 }  # fmt: skip
 """The known parameters by GRIB shortName."""

@@ -9,7 +9,16 @@ from typing import Literal, get_args
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
-from data_pipeline.variables.parameters import PARAMETERS, PLAUSIBLE, UNBOUNDED, VECTOR_COMPONENTS, Display, Process
+from data_pipeline.variables.parameters import (
+    NORMAL,
+    PARAMETERS,
+    PLAUSIBLE,
+    UNBOUNDED,
+    VECTOR_COMPONENTS,
+    Display,
+    Law,
+    Process,
+)
 
 PREFIXES = {"avg_": "mean", "max_": "maximum", "min_": "minimum"}
 """Processing over time by the prefix of ECMWF's shortNames for statistics, such as `avg_2t`."""
@@ -121,6 +130,11 @@ class Variable:
     def trace(self) -> float:
         """The limit up to which values count as zero, such as 0.1 mm of rain; -inf if every value counts."""
         return PARAMETERS[self.name].trace if self.name in PARAMETERS else -math.inf
+
+    @property
+    def law(self) -> Law:
+        """The distribution of the variable that models fit; normal if it is not in `parameters.PARAMETERS`."""
+        return PARAMETERS[self.name].law if self.name in PARAMETERS else NORMAL
 
     @property
     def near_bound(self) -> bool:

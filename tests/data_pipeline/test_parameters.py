@@ -36,9 +36,11 @@ def test_bounds_and_land_masks():
     assert non_negative == {
         "q", "tcw", "tcwv", "cp", "tp", "lsp", "ssrd", "swh", "10si", "10fg", "i10fg", "100si",
         "t", "2t", "skt", "sst", "2d", "mx2t", "mn2t", "mx2t3", "mn2t3", "mx2t6", "mn2t6", "10fg3", "10fg6",
-        "sf", "sund", "cape",
+        "sf", "sund", "cape", "r", "ro", "ssr", "clwc", "ciwc", "ws", "vis",
     }  # fmt: skip
-    assert {name for name, known in PARAMETERS.items() if known.bounds == FRACTION} == {"tcc"}
+    assert {name for name, known in PARAMETERS.items() if known.bounds == FRACTION} == {
+        "tcc", "lcc", "mcc", "hcc", "ci",
+    }  # fmt: skip
     assert Variable("10u").bounds == Variable("xyz").bounds == UNBOUNDED
     rain_snow_and_cape = {name for name, known in PARAMETERS.items() if known.trace > 0}
     assert rain_snow_and_cape == {"cp", "tp", "lsp", "sf", "cape"}

@@ -10,14 +10,19 @@ from data_pipeline.formats.variables import GivenName
 from data_pipeline.task import Variable
 from data_pipeline.variables.parameters import PARAMETERS
 
-_NEAR_GROUND = {("t", 2): "2t", ("u", 10): "10u", ("v", 10): "10v"}
+_NEAR_GROUND = {
+    ("t", 2): "2t", ("u", 10): "10u", ("v", 10): "10v", ("ws", 10): "10si", ("ws", 100): "100si", ("gust", 10): "10fg",
+}  # fmt: skip
 """shortNames of parameters near the ground, by the shortName aloft and the height in m."""
 
-_SHARED_STANDARD_NAME = {"2t": "t", "10u": "u", "10v": "v", "gh": "z"}
+_SHARED_STANDARD_NAME = {"2t": "t", "10u": "u", "10v": "v", "gh": "z", "10si": "ws", "100si": "ws"} | dict.fromkeys(
+    ("10fg", "i10fg", "10fg3", "10fg6"), "gust"
+)
 """For parameters that share their standard_name with another parameter, the shortName of this other parameter."""
 
 _OF_SPELLING = {word: name for name, known in PARAMETERS.items() for word in (name, *known.spellings.split())}
 _OF_STANDARD_NAME = {word: name for name, known in PARAMETERS.items() for word in known.standard_names.split()}
+_OF_STANDARD_NAME["wind_speed_of_gust"] = "gust"
 
 
 class NameMap:

@@ -31,6 +31,11 @@ def test_names_of_cfgrib_and_cf_give_the_short_name(name):
         ("2t", {"standard_name": "air_temperature"}, None, "2t"),
         ("gh", {"standard_name": "geopotential_height"}, None, "gh"),
         ("sea_ice", {"short_name": "siconc"}, None, "ci"),
+        ("wind", {"standard_name": "wind_speed"}, 10.0, "10si"), ("wind", {"standard_name": "wind_speed"}, None, "ws"),
+        ("si10", {"standard_name": "wind_speed"}, None, "10si"),
+        ("si10", {"standard_name": "wind_speed"}, 10.0, "10si"),
+        ("fx", {"standard_name": "wind_speed_of_gust"}, 10.0, "10fg"),
+        ("i10fg", {"standard_name": "wind_speed_of_gust"}, 10.0, "i10fg"),
         ("prec", {"standard_name": "lwe_precipitation_rate"}, None, "prec"),
     ],
 )  # fmt: skip
