@@ -82,7 +82,7 @@ def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = 
 
 def random_batch(corrector: Corrector, forecasts: int = 1) -> Sample:
     """Return forecasts of random numbers, with two moments or ten members, whichever the model reads."""
-    members = 2 if reads_moments(corrector.spec) else MEMBER_COUNT
+    members = 2 if reads_moments(corrector.spec, corrector.task) else MEMBER_COUNT
     C, (H, W) = len(corrector.task.channels), corrector.grid.shape
     return Sample(
         280 + torch.randn(forecasts, members, C, H, W), torch.ones(forecasts, C, H, W, dtype=torch.bool),

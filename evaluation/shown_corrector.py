@@ -55,7 +55,7 @@ def lowest_validation(correctors: Mapping[str, Corrector], runs: Mapping[str, Se
     found = {name: corrector.provenance.get("validation_crps") for name, corrector in correctors.items()}
     alike = {
         repr(
-            [corrector.normalizer.power]
+            [corrector.normalizer.powers]
             + [corrector.provenance.get(key) for key in TRAINING]
             + [seen_dates(corrector.provenance, name) for name in SEEN]
         )

@@ -75,7 +75,7 @@ def validation_forecasts(committee: Corrector, archive: Archive, store: str | No
     if dates is None or not dates.spans:
         raise InputError("weights=validation: the correctors were trained without validation dates; leave out weights")
     source, members = choose_source(archive, store, dates), committee.provenance.get("members")
-    moments = all(reads_moments(spec) for spec in committee.spec["specs"])
+    moments = all(reads_moments(spec, task) for spec in committee.spec["specs"])
     forecasts = ForecastDataset(source, task, dates, members=None if source.moments else members, moments=moments)
     found = []
     if not committee.grid.matches(forecasts.grid):

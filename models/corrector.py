@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from data_pipeline.common.checks import construct
+from data_pipeline.common.checks import construct, per_target
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import Progress
@@ -39,6 +39,7 @@ from models.construct import model_class
 from models.corrector_file import plain_json, read_header
 from models.corrector_summary import as_html, as_text, summary_rows, unfitted_notes
 from models.distribution import Distribution, Ensemble, Patched
+from models.laws import with_laws
 from models.normalizer import Normalizer
 from models.outline import check_finite, check_tensors, limited_modules, outline
 from models.parallel.domain import Domain
@@ -52,7 +53,7 @@ from models.statistical.new_stations import NewStations
 if TYPE_CHECKING:
     import xarray as xr
 
-FILE_FORMAT = 1
+FILE_FORMAT = 2
 BATCH_BYTES = 2**27
 """Bytes of samples that a fit reads at a time."""
 
@@ -60,7 +61,8 @@ BATCH_BYTES = 2**27
 class Corrector(nn.Module):
     """A model with everything that it needs to correct a forecast.
 
-    `spec` describes the model (`_target_` and hyper-parameters). `static` are its static fields in physical units.
+    `spec` describes the model (`_target_` and hyper-parameters); options that follow from the targets (`with_laws`) are
+    filled in. `static` are its static fields in physical units.
     `provenance` records the training; evaluation refuses dates that it lists as training or validation dates.
     `meanings` are units, levels and intervals of the task's channels in the training data. On a domain of several
     ranks, inputs and outputs cover this rank's tile; state and file cover the whole globe.
@@ -81,7 +83,8 @@ class Corrector(nn.Module):
         super().__init__()
         self.meanings = tuple(meanings)
         self.domain = Domain.of(grid)
-        self.task, self.grid, self.spec, self.provenance = task, self.domain.grid, dict(spec), dict(provenance or {})
+        self.task, self.grid, self.provenance = task, self.domain.grid, dict(provenance or {})
+        self.spec = spec = with_laws(spec, task)
         self.model = build_model(spec, task, grid)
         if "power" in spec and protocol.claims(self.model).physical:
             raise InputError(f"model {type(self.model).__name__} gets physical values; remove model.power")
@@ -396,19 +399,20 @@ def needed_task(spec: dict[str, Any], task: Task) -> Task:
     return task.only_targets() if protocol.claims(model_class(spec.get("_target_"))).targets_only else task
 
 
-def reads_moments(spec: dict[str, Any]) -> bool:
+def reads_moments(spec: Mapping[str, Any], task: Task) -> bool:
     """Return whether the model of `spec` uses only mean and spread of the ensemble, not of powers of its members."""
-    return protocol.claims(model_class(spec.get("_target_"))).moments_only and spec.get("power", 1.0) == 1
+    powers = per_target(with_laws(spec, task).get("power", 1.0), len(task.targets))
+    return protocol.claims(model_class(spec.get("_target_"))).moments_only and set(powers) == {1}
 
 
 def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Module:
-    """Return the model that `spec` describes. Its option `power` belongs to the normaliser.
+    """Return the model that `spec` describes, complete with `with_laws`. Its option `power` belongs to the normaliser.
 
     Raises `InputError` for a model that does not claim `tiles` on a domain of several tiles, for one that does not
     claim `cellwise` on points, and for a class that cannot be built as `Model(task, grid, **options)`.
     """
     kind, domain = model_class(spec.get("_target_")), Domain.of(grid)
-    options = {name: value for name, value in spec.items() if name not in ("_target_", "power")}
+    options = {name: value for name, value in with_laws(spec, task).items() if name not in ("_target_", "power")}
     try:
         inspect.signature(kind).bind_partial(task, grid)
     except TypeError:

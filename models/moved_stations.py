@@ -293,8 +293,8 @@ def _reference_forecasts(corrector: Corrector) -> Iterator[Sample]:
     ensemble = normalizer.location + departure[..., None, None, None] * normalizer.scale[:, None, None]
     for target, channel in enumerate(task.target_channels):
         lower = torch.tensor(normalizer.bounds[target])
-        if normalizer.power < 1:
-            ensemble[:, :, channel] = from_power(ensemble[:, :, channel], normalizer.power, lower)
+        if (power := normalizer.powers[target]) < 1:
+            ensemble[:, :, channel] = from_power(ensemble[:, :, channel], power, lower)
     count = len(REFERENCE_TIMES) * len(DEPARTURES)
     ensemble = ensemble.repeat(len(REFERENCE_TIMES), 1, 1, 1, 1)
     for lead in task.lead_times:

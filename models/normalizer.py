@@ -10,17 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.cell_moments import OrderedMoments
+from data_pipeline.common.checks import per_target
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample, select_channels, verifiable
 from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
-from models.distribution import (
-    Distribution,
-    power_transformed,
-    to_power,
-)
+from models.distribution import Distribution, by_target, power_transformed, to_power
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import FitReport
@@ -37,9 +34,9 @@ class Normalizer(nn.Module):
     so the raw ensemble stays a forecast of it. Missing cells become zero, the mean. All numbers are fitted to the
     training years and are part of the corrector file.
 
-    With a `power` below 1, models see `to_power` of the targets' members and truth, for example the root of
-    precipitation, and `physical` takes the inverse. `bounds` are the lower bounds of the targets, which the power
-    leaves as they are.
+    For targets with a power below 1, models see `to_power` of members and truth, for example the root of precipitation,
+    and `physical` takes the inverse. `powers` has the power of each target, `bounds` their lower bounds, which the
+    power leaves as they are.
     """
 
     location: Tensor
@@ -53,10 +50,11 @@ class Normalizer(nn.Module):
     _area: Tensor
 
     def __init__(
-        self, task: Task, grid: Grid | Domain, power: float = 1.0, bounds: Sequence[float] | None = None
-    ) -> None:
+        self, task: Task, grid: Grid | Domain, power: float | Sequence[float] = 1.0,
+        bounds: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.power = power
+        self.powers = per_target(power, len(task.targets))
         self._domain = Domain.of(grid)
         self._targets = list(task.target_channels)
         self.bounds = [target.bounds[0] or 0.0 for target in task.targets] if bounds is None else list(bounds)
@@ -77,30 +75,30 @@ class Normalizer(nn.Module):
 
     @classmethod
     def of_model(cls, spec: Mapping[str, Any], task: Task, grid: Grid | Domain) -> Normalizer:
-        """Return the normaliser for the model that `spec` describes, whose option `power` it takes.
+        """Return the normaliser for the model that `spec`, complete with `with_laws`, describes: it takes its `power`.
 
-        Raises `InputError` for an invalid power, and for a target without a lower bound, or with a bound that differs
-        from `lower` of the model.
+        `power` and `lower` have one value for all targets, or a list. Raises `InputError` for an invalid power, and for
+        a target with a power but without a lower bound, or with a bound that differs from `lower` of the model.
         """
-        power: Any = spec.get("power", 1.0)
-        lower: Any = spec.get("lower")
-        if isinstance(power, bool) or not isinstance(power, int | float) or not SMALLEST_POWER <= power <= 1:
-            raise InputError(f"model.power must be a number from {SMALLEST_POWER} to 1, got {power!r}")
-        if power == 1:
-            return cls(task, grid)
-        bounds = [target.bounds[0] for target in task.targets]
-        for target, bound in zip(task.targets, bounds, strict=True):
-            if bound is None and lower is None:
+        powers, lowers = (per_target(spec.get(name, default), len(task.targets)) for name, default in
+                          (("power", 1.0), ("lower", None)))  # fmt: skip
+        bounds = []
+        for target, power, lower in zip(task.targets, powers, lowers, strict=True):
+            if isinstance(power, bool) or not isinstance(power, int | float) or not SMALLEST_POWER <= power <= 1:
+                raise InputError(f"model.power must be a number from {SMALLEST_POWER} to 1, got {power!r}")
+            bound = target.bounds[0]
+            if power != 1 and bound is None and lower is None:
                 raise InputError(
                     f"model.power={power:g} takes a power of the distance from the lower bound, and {target} has no "
                     "known one; set model.power=1, or model.lower for a model that has this option"
                 )
-            if None not in (bound, lower) and bound != lower:
+            if power != 1 and None not in (bound, lower) and bound != lower:
                 raise InputError(
                     f"model.lower={lower:g} differs from {bound:g}, the lower bound of {target}; with model.power="
                     f"{power:g} both must be equal"
                 )
-        return cls(task, grid, float(power), [lower if bound is None else bound for bound in bounds])
+            bounds.append((lower if power != 1 and bound is None else bound) or 0.0)
+        return cls(task, grid, [float(power) for power in powers], bounds)
 
     def fit(self, batches: Iterable[Sample]) -> None:
         """Compute the statistics of all samples, in one pass.
@@ -210,7 +208,7 @@ class Normalizer(nn.Module):
 
     def _take_powers(self, sample: Sample) -> Sample:
         """Return a batch in physical units with powers of the targets' members and truth."""
-        if self.power == 1:
+        if set(self.powers) == {1}:
             return sample
         ensemble = sample.ensemble.clone()
         powers = self._power(select_channels(ensemble, self._targets, 2))
@@ -219,7 +217,13 @@ class Normalizer(nn.Module):
         return sample._replace(ensemble=ensemble, target=self._power(sample.target))
 
     def _power(self, values: Tensor) -> Tensor:
-        return values if self.power == 1 else to_power(values, self.power, self._lower(values))
+        """Return the powers of physical values of the targets, (..., T, h, w)."""
+        lower, found = self._lower(values), {1: values}
+        for power in set(self.powers) - {1}:
+            found[power] = to_power(values, power, lower)
+        if len(set(self.powers)) == 1:
+            return found[self.powers[0]]
+        return torch.stack([found[power].select(-3, t) for t, power in enumerate(self.powers)], -3)
 
     def _lower(self, like: Tensor) -> Tensor:
         """Return the lower bounds (T, 1, 1)."""
@@ -239,7 +243,9 @@ class Normalizer(nn.Module):
             return _rounded_to(_rounded_to(values, lower, location), upper, location)
 
         physical = distribution.affine(location, scale).with_bounds(exact)
-        return physical if self.power == 1 else power_transformed(physical, self.power, lower)
+        return by_target(
+            self.powers, lambda power: physical if power == 1 else power_transformed(physical, power, lower)
+        )
 
 
 def _bounds(values: Sequence[float], like: Tensor) -> Tensor:

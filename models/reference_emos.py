@@ -7,6 +7,7 @@ and dates are fitted once.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -23,50 +24,37 @@ from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
 from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task, reads_moments
+from models.laws import with_laws
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.parallel.mesh import Mesh
 from models.statistical.cases import CASES_BYTES
 
 SPEC: dict[str, Any] = {"_target_": "models.statistical.emos.EMOS"}
-SPEC_NEAR_BOUND = SPEC | {"power": 0.5, "family": "censored_logistic", "lower": 0.0, "scale": "log"}
-"""For precipitation and other variables near a physical bound of 0: the law of the root, censored at 0."""
-FIT_VERSION = 2
+FIT_VERSION = 3
 """Part of a cached fit's name; raise it with every change of the fit."""
 SECONDS_PER_CASE = 5e-6
 """Seconds of a regression for one cell of one training forecast, as measured on one thread; rain takes up to twice."""
-PILOT = 4
-"""Number of forecasts that are read to estimate the time of a fit."""
+PILOT = 5
+"""Number of forecasts that are read to estimate the time of a fit, after a first one."""
 
 
 class LeftOutError(InputError):
     """A reference is left out, because it cannot be fitted or its fit would take too long."""
 
 
-def emos_spec(task: Task) -> dict[str, Any]:
-    """Return the model that suits the targets; raise `LeftOutError` if no single one suits all of them."""
-    near = [target.near_bound for target in task.targets]
-    if not any(near):
-        return SPEC
-    if all(near) and all(target.bounds[0] == 0 for target in task.targets):
-        return SPEC_NEAR_BOUND
-    raise LeftOutError(
-        "no family suits all targets of the task; train one with deepweather train model=emos for each target and give "
-        "it as correctors={emos: ...}"
-    )
-
-
 def fit_emos(
     source: DataSource, task: Task, dates: Dates, members: int | None, domain: Domain, mesh: Mesh,
-    minutes: float, part: str = "",
+    minutes: float, part: str = "", powers: Sequence[float] | None = None,
 ) -> Corrector:  # fmt: skip
     """Return an EMOS for the whole grid, fitted on `dates` by all ranks, or taken from the cache.
 
-    Raises `LeftOutError` if no family suits the targets, or if the fit would take longer than `minutes`. `part` names
-    the fold in messages.
+    Raises `LeftOutError` if the fit would take longer than `minutes`. `part` names the fold in messages. `powers` are
+    the powers of the targets, by default those of their laws.
     """
-    spec = emos_spec(task)
-    task, moments = needed_task(spec, task), reads_moments(spec)
+    task = needed_task(SPEC, task)
+    spec = with_laws(SPEC | {"power": powers and (powers[0] if len(set(powers)) == 1 else powers)}, task)
+    moments = reads_moments(spec, task)
     opened = partial(ForecastDataset, source, task, dates, members=members, moments=moments)
     file = mesh.run_on_first(lambda: _cache_file(opened().fingerprint, spec))
     if (cached := mesh.run_on_first(lambda: _load(file))) is not None:
@@ -94,18 +82,22 @@ def fit_emos(
 def estimated_seconds(data: ForecastDataset) -> float:
     """Return the time that a fit of EMOS takes, from the time of reading a few of its forecasts.
 
-    The fit reads all forecasts once for the normalisation, and then block by block of rows.
+    The fit reads all forecasts once for the normalisation, and then block by block of rows. The first read of a process
+    opens files and loads libraries, and takes up to a thousand times longer than others: it does not count, and the
+    median of the others does.
     """
     count, (H, W) = len(data), (data.rows.stop - data.rows.start, data.columns.stop - data.columns.start)
     targets = len(data.task.targets)
     size = min(H, max(1, CASES_BYTES // (count * W * targets * 12)))
-    chosen = np.unique(np.linspace(0, count - 1, min(PILOT, count)).astype(int)).tolist()
+    chosen = np.linspace(0, count - 1, PILOT).astype(int).tolist()
     seconds = 0.0
     for part, passes in ((data, 1), (data.band(slice(0, size)), -(-H // size))):
-        began = time.monotonic()
+        part[count // 2]
+        ends = [time.monotonic()]
         for index in chosen:
             part[index]
-        seconds += (time.monotonic() - began) / len(chosen) * count * passes
+            ends.append(time.monotonic())
+        seconds += float(np.median(np.diff(ends))) * count * passes
     return seconds + SECONDS_PER_CASE * count * H * W * targets
 
 

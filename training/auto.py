@@ -114,7 +114,7 @@ def choose_networks(plan: TrainingPlan, run: Run, mesh: Mesh) -> list[str]:
 def network_minutes(plan: TrainingPlan, run: Run, name: str) -> float:
     """Return the minutes that the training of a network takes, from a step on one forecast."""
     spec, task, options = named_options("model", name), plan.task, plan.options
-    moments = reads_moments(spec)
+    moments = reads_moments(spec, task)
     dates = plan.split.dates("train", task.lead_times)
     data = ForecastDataset(plan.sources["train"], task, dates, members=plan.members, moments=moments)
     corrector = Corrector(task, run.grid, spec, data.static, {}, data.meanings)

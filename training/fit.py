@@ -31,6 +31,7 @@ from data_pipeline.split import Split
 from data_pipeline.task import Task
 from data_pipeline.truth_checks import TruthChecks
 from models.corrector import Corrector, needed_task
+from models.laws import with_laws
 from models.parallel.mesh import Mesh
 from training.auto import is_auto, train_auto
 from training.optimization.loss import Loss
@@ -103,7 +104,7 @@ def fit(
         raise InputError(f"fit has no option {unknown[0]}: it trains in this process; use deepweather train")
     messages = _Messages(progress)
     try:
-        spec = described("model", model)
+        spec = with_laws(described("model", model), task)
         own = needed_task(spec, task)
         _check_periods(own)
         own_options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}

@@ -24,6 +24,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from models.corrector import Corrector, check_tiles, needed_task
+from models.laws import with_laws
 from models.parallel.mesh import Mesh, join_mesh
 from models.parallel.mesh_shape import mesh_shape
 from training.auto import is_auto, train_auto
@@ -61,9 +62,9 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     """Open the data, claim the run folder, train, and save the corrector."""
     plan, run_dir = make_plan(cfg, options), Path(cfg.run_dir)
     # The first rank indexes the files and caches the index before the others open them.
-    claimed = mesh.run_on_first(
-        lambda: claim_folder(plan, run_dir, plan.statistics.describe(hash_corrector_files(plain(cfg)), plan.loss))
-    )
+    # Options that follow from the targets are part of a run's identity.
+    given = hash_corrector_files(plain(cfg) | {"model": plan.spec})
+    claimed = mesh.run_on_first(lambda: claim_folder(plan, run_dir, plan.statistics.describe(given, plan.loss)))
     mesh.run_on_first(lock.take)
     corrector_file = run_dir / "corrector.safetensors"
     if mesh.run_on_first(corrector_file.exists):
@@ -90,7 +91,7 @@ def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:
     split.check_fold()
     if not isinstance(loss, Loss):
         raise InputError(f"loss must be a subclass of training.optimization.loss.Loss, got a {type(loss).__name__}")
-    spec = plain(cfg.model)
+    spec = with_laws(plain(cfg.model), build(cfg.task))
     statistics = RunStatistics(cfg.statistics)
     loss = statistics.complete(loss)
     statistics.check_use(spec, loss, cfg.initial_weights)

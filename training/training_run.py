@@ -29,6 +29,7 @@ from data_pipeline.truth_checks import TRUTH_TABLE
 from data_pipeline.variables.meaning import list_unknown
 from models.corrector import Corrector, build_model, reads_moments
 from models.distribution import Distribution, Ensemble, Normal
+from models.laws import describe_laws, with_laws
 from models.layers.channel_axis import check_channel_axis
 from models.outline import check_memory, outline
 from models.parallel.domain import Domain
@@ -106,7 +107,8 @@ def train_corrector(
     before the summary marks the run as finished; all ranks call it. `advice(moments)` returns how to read the samples
     faster.
     """
-    options, loss, task, split, spec = plan.options, plan.loss, plan.task, plan.split, dict(plan.spec)
+    options, loss, task, split = plan.options, plan.loss, plan.task, plan.split
+    spec = with_laws(plan.spec, task)
     dates = {name: split.dates(name, task.lead_times) for name in plan.sources}
 
     def was_pruned() -> bool:
@@ -124,7 +126,7 @@ def train_corrector(
         check_closed_form(spec["_target_"], tensors, loss, plan.teacher)
     teacher = None if plan.teacher is None else Teacher(plan.teacher, task, loss, plan.teacher_weight)
 
-    moments = reads_moments(spec) and not loss.reads_members and (teacher is None or teacher.moments)
+    moments = reads_moments(spec, task) and not loss.reads_members and (teacher is None or teacher.moments)
     if options.mesh == AUTO:
         members = 2 if moments else plan.members or 10
         mesh, options = settle_mesh(mesh, options, partial(build_model, spec, task), task, run.grid, members)
@@ -168,6 +170,8 @@ def train_corrector(
         say(used_forecasts)
         for omission in omissions:
             warn(omission)
+    if laws := describe_laws(spec, task):
+        say(f"distributions: {laws}")
     if unknown := list_unknown(train.meanings):
         say(unknown)
     first = plan.sources["train"], task, dates["train"], plan.members

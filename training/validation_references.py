@@ -18,7 +18,8 @@ from models.corrector import REFERENCES, Corrector, narrow, needed_task, reads_m
 from models.distribution import Distribution
 from models.parallel.exchange import assemble
 from models.parallel.mesh import Mesh
-from models.reference_emos import SPEC, emos_spec, fit_emos
+from models.protocol import claims
+from models.reference_emos import SPEC, fit_emos
 from training.run.trainer_options import TrainerOptions
 
 WORSE = 1.001
@@ -29,9 +30,9 @@ NAMES = {"raw": "the raw ensemble", "climatology": "climatology", "emos": "EMOS"
 
 
 class ReferenceInUnits(nn.Module):
-    """Forecasts of the corrector `reference` in the normalised units of `corrector`, from batches in these units.
+    """Forecasts of the corrector `reference` in the units of the model of `corrector`, from batches in these units.
 
-    Both normalisers must take the same power of the targets.
+    Both normalisers must take the same powers of the targets, unless the model gets physical values.
     """
 
     own_scale: Tensor
@@ -41,7 +42,8 @@ class ReferenceInUnits(nn.Module):
 
     def __init__(self, reference: Corrector, corrector: Corrector) -> None:
         super().__init__()
-        self._from, self._to, self.model = corrector.task, reference.task, reference.model
+        self._from, self._to, self.reference = corrector.task, reference.task, reference
+        self._physical = claims(corrector.model).physical
         self._targets = list(reference.task.target_channels)
         for name, each in (("own", corrector), ("reference", reference)):
             location, scale = each.normalizer.target_scaling
@@ -51,12 +53,14 @@ class ReferenceInUnits(nn.Module):
     def forward(self, sample: Sample) -> Distribution:
         """Return the distribution (B, T, H, W)."""
         sample = narrow(sample, self._from, self._to)
+        if self._physical:
+            return self.reference(sample)
         ensemble, mask = sample.ensemble.clone(), select_channels(sample.mask, self._targets, 1)[:, None]
         members = select_channels(ensemble, self._targets, 2) * self.own_scale + self.own_location
         members = torch.where(mask, (members - self.reference_location) / self.reference_scale, 0)
         for target, channel in enumerate(self._targets):
             ensemble[:, :, channel] = members[:, :, target]
-        forecast: Distribution = self.model(sample._replace(ensemble=ensemble))
+        forecast: Distribution = self.reference.model(sample._replace(ensemble=ensemble))
         shift = (self.reference_location - self.own_location) / self.own_scale
         return forecast.affine(shift, self.reference_scale / self.own_scale)
 
@@ -70,25 +74,22 @@ def fitted_references(
     A reference that cannot be fitted is left out, and so is one that is the corrector itself; a line says why. The fit
     of EMOS is the same as in `evaluate`, which later reads it from the cache.
     """
-    own_power, domain = corrector.normalizer.power, corrector.domain
+    domain = corrector.domain
+    powers = None if claims(corrector.model).physical else corrector.normalizer.powers
 
     def fit_climatology() -> Corrector:
-        spec = REFERENCES["climatology"] | ({} if own_power == 1 else {"power": own_power})
+        spec = REFERENCES["climatology"] | ({} if powers is None or set(powers) == {1} else {"power": powers})
         own = needed_task(spec, task)
         rows, columns = domain.tile
         data = ForecastDataset(
-            source, own, dates, members=members, moments=reads_moments(spec), rows=rows, columns=columns
+            source, own, dates, members=members, moments=reads_moments(spec, own), rows=rows, columns=columns
         )
         reference = Corrector(own, domain, spec, assemble(data.static, domain), meanings=data.meanings)
         reference.fit(data, options.batch_size)
         return reference
 
     def fit_own_emos() -> Corrector:
-        if (power := emos_spec(task).get("power", 1.0)) != own_power:
-            raise InputError(
-                f"it is for the power {power:g} of the targets, and the model has model.power={own_power:g}"
-            )
-        return fit_emos(source, task, dates, members, domain, mesh, options.emos_minutes).on(domain)
+        return fit_emos(source, task, dates, members, domain, mesh, options.emos_minutes, powers=powers).on(domain)
 
     fits: dict[str, Callable[[], Corrector]] = {"climatology": fit_climatology}
     fits |= {"emos": fit_own_emos} if options.emos_minutes else {}

@@ -103,3 +103,16 @@ def check_options(name: str, kind: Callable[..., Any], options: Mapping[str, Any
     required = [each.name for each in parameters if each.name in known and each.default is each.empty]
     if missing := [option for option in required if option not in options]:
         raise InputError(f"{name} has no value for its option {missing[0]!r}; give it one")
+
+
+def per_target(value: Any, count: int, option: str = "power") -> list[Any]:
+    """Return an option of a model, one value or a list, as a list with a value for each of `count` targets.
+
+    >>> per_target(0.5, 2), per_target([1, 0.5], 2)
+    ([0.5, 0.5], [1, 0.5])
+    """
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise InputError(f"model.{option} must be one value, or a list for the {count} targets, got {list(value)}")
+    return list(value)

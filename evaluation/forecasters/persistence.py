@@ -21,7 +21,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import CensoredNormal, Distribution, Normal, Patched
+from models.distribution import CensoredNormal, Distribution, Normal, by_target
 from models.parallel.domain import Domain
 
 FEWEST_PAIRS = 20
@@ -107,7 +107,7 @@ class Persistence:
         if not bounded.any():
             return Normal(mean, spread)
         censored = CensoredNormal(mean, spread, lower.where(bounded, 0).expand_as(mean))
-        return censored if bounded.all() else Patched(bounded, censored, Normal(mean, spread))
+        return by_target(bounded.flatten().tolist(), lambda near: censored if near else Normal(mean, spread))
 
 
 def positions(analyses: Fields, times: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from models.averages.committee import weights_at
 from models.averages.stacking import VALUES, Cases, collect_cases, weigh
 from models.corrector import Corrector
 from models.distribution import Distribution, Ensemble, Patched, average
+from models.laws import with_laws
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import SHARED_CASES, Passes, TooFewCasesError, lead_index
@@ -48,29 +49,26 @@ class Candidate(NamedTuple):
     """Cases that a fit uses at most."""
 
 
-def candidates_of(task: Task, grid: Grid) -> dict[str, Candidate]:
-    """Return the parts by name. All have one kind of distribution, so that averages of their parameters exist.
+BOOSTED = "models.statistical.boosted_emos.BoostedEMOS"
+CANDIDATES: dict[str, Candidate] = {
+    "raw moments": Candidate({"_target_": "models.statistical.emos.EMOS"}, fitted=False),
+    "season": Candidate({"_target_": "models.statistical.season.Season"}),
+    "emos": Candidate({"_target_": "models.statistical.emos.EMOS"}),
+    "boosted_emos": Candidate({"_target_": BOOSTED}, seconds_per_case=BOOSTED_SECONDS),
+    "boosted_emos, shared": Candidate(
+        {"_target_": BOOSTED, "shared": True}, seconds_per_case=BOOSTED_SECONDS, most_cases=SHARED_CASES
+    ),
+}
+"""The parts by name. All have one kind of distribution, so that averages of their parameters exist.
 
-    The first part is the forecast before a fit.
-    """
-    emos: dict[str, Any] = {"_target_": "models.statistical.emos.EMOS"}
-    boosted: dict[str, Any] = {"_target_": "models.statistical.boosted_emos.BoostedEMOS"}
-    found = {
-        "raw moments": Candidate(emos, fitted=False),
-        "season": Candidate({"_target_": "models.statistical.season.Season"}),
-        "emos": Candidate(emos | {"shared": "partly" if grid.shape != (1, 1) else False}),
-        "boosted_emos": Candidate(boosted, seconds_per_case=BOOSTED_SECONDS),
-    }
-    if grid.shape != (1, 1):
-        shared = boosted | {"shared": True}
-        found["boosted_emos, shared"] = Candidate(shared, seconds_per_case=BOOSTED_SECONDS, most_cases=SHARED_CASES)
-    return found
+The first part is the forecast before a fit.
+"""
 
 
 class Auto(nn.Module):
     """The default: never worse than the raw ensemble, climatology or EMOS in left-out years, at any lead time.
 
-    A fit leaves out each of `folds` parts of the training years once, fits all `candidates_of` a task to the others,
+    A fit leaves out each of `folds` parts of the training years once, fits all `CANDIDATES` to the others,
     and weighs their forecasts of the left-out years (`models.averages.stacking.weigh`). Cells that are drawn in
     proportion to their area stand for a large grid. Then the parts with a weight are fitted to all training samples.
     Where the raw ensemble is better than every average, judged by its fair CRPS, the forecast is the raw ensemble.
@@ -85,17 +83,26 @@ class Auto(nn.Module):
     raw: Tensor
     """(L, T) 1 where the forecast is the raw ensemble."""
 
-    def __init__(self, task: Task, grid: Grid | Domain, minutes: float = 30.0, folds: int = 5) -> None:
+    def __init__(
+        self,
+        task: Task,
+        grid: Grid | Domain,
+        minutes: float = 30.0,
+        folds: int = 5,
+        parts: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         super().__init__()
         self._task, self._domain, self._targets = task, Domain.of(grid), list(task.target_channels)
         if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes >= 0:
             raise InputError(f"model.minutes must be a number of minutes, 0 or more, got {minutes!r}")
         check_integer("model.folds", folds, 2)
         self.minutes, self.folds = minutes, folds
-        self._parts = candidates_of(task, self._domain.grid)
-        self.names = [*self._parts]
+        specs = parts or {name: candidate.spec for name, candidate in CANDIDATES.items()}
+        if unknown := sorted({*specs} - {*CANDIDATES}):
+            raise InputError(f"model.parts has no part {unknown[0]!r}; it has {', '.join(CANDIDATES)}")
+        self.names = [*specs]
         blank = torch.zeros(len(task.static_names), *grid.shape)  # until a fit, or until the state is loaded
-        self.parts = nn.ModuleList(Corrector(task, grid, part.spec, blank) for part in self._parts.values())
+        self.parts = nn.ModuleList(Corrector(task, grid, dict(spec), blank) for spec in specs.values())
         weights = torch.zeros(len(self.names), len(task.lead_times), len(task.targets))
         weights[0] = 1
         self.register_buffer("weights", weights)
@@ -113,6 +120,12 @@ class Auto(nn.Module):
         raw = self.raw.index_select(0, lead_index(sample.lead_time, self._task))[..., None, None] > 0
         return Patched(~raw, found, Ensemble(members.masked_fill(~known, torch.nan).movedim(1, 0)))
 
+    @staticmethod
+    def completed(spec: Mapping[str, Any], task: Task) -> dict[str, Any]:
+        """Return the description of the model with the complete descriptions of its parts."""
+        parts = spec.get("parts") or {name: candidate.spec for name, candidate in CANDIDATES.items()}
+        return dict(spec) | {"parts": {name: with_laws(part, task) for name, part in parts.items()}}
+
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
         """Choose the weights by forecasts of left-out years, then fit the parts that have one."""
@@ -125,15 +138,15 @@ class Auto(nn.Module):
         for part in self.parts:
             cast(Corrector, part).static.copy_(static)
         for k in self._used:
-            fit_part(cast(Corrector, self.parts[k]), passes, self._parts[self.names[k]].fitted)
+            fit_part(cast(Corrector, self.parts[k]), passes, CANDIDATES[self.names[k]].fitted)
 
     def _affordable(self, forecasts: int) -> dict[str, Candidate]:
         """Return the parts whose fit takes `minutes` at most; say which are left out."""
         cases, found = forecasts * len(self._targets) * math.prod(self._domain.shape), {}
-        for name, part in self._parts.items():
-            minutes = part.seconds_per_case * min(cases, part.most_cases) / 60
+        for name, candidate in CANDIDATES.items():
+            minutes = candidate.seconds_per_case * min(cases, candidate.most_cases) / 60
             if minutes <= self.minutes:
-                found[name] = part
+                found[name] = candidate
             else:
                 say(f"auto: {name} is left out: it would take about {minutes:.2g} of model.minutes={self.minutes:g}")
         return found

@@ -202,4 +202,4 @@ def _at(forecast: Distribution, target: int, chosen: Tensor, shape: torch.Size) 
         whole = values.broadcast_to((*values.shape[: max(values.dim() - 4, 0)], *shape))
         return whole[..., target, :, :].flatten(-2).cpu()[..., chosen]
 
-    return map_fields(select, forecast)
+    return map_fields(select, forecast.of_target(target))

@@ -6,7 +6,7 @@ ensemble is a distribution like any other. Imports only errors from the project;
 
 from __future__ import annotations
 
-from models.distribution.base import Distribution, Patched, average, in_double, map_fields
+from models.distribution.base import ByTarget, Distribution, Patched, average, by_target, in_double, map_fields
 from models.distribution.bernstein import Bernstein
 from models.distribution.empirical import Empirical, empirical_quantiles
 from models.distribution.ensemble import Ensemble, energy_score
@@ -36,6 +36,7 @@ __all__ = [
     "GAMMA",
     "Bernstein",
     "Bounded",
+    "ByTarget",
     "Censored",
     "CensoredLogistic",
     "CensoredNormal",
@@ -51,6 +52,7 @@ __all__ = [
     "Quantiles",
     "TruncatedNormal",
     "average",
+    "by_target",
     "empirical_quantiles",
     "energy_score",
     "from_power",

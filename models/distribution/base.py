@@ -1,4 +1,4 @@
-"""The protocol of predictive distributions, and a distribution that joins two others cell by cell."""
+"""The protocol of predictive distributions, and distributions that join others by cell and by target."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from data_pipeline.common.errors import InputError
 
 D = TypeVar("D", bound="Distribution")
+K = TypeVar("K")
 
 
 class Distribution:
@@ -105,6 +106,10 @@ class Distribution:
         """The distribution where `mask` is True."""
         return self
 
+    def of_target(self, target: int) -> Distribution:
+        """Return a distribution over all targets that is this one for `target`, and of one kind for all of them."""
+        return self
+
     def map(self, function: Callable[[Distribution], Distribution]) -> Distribution:
         """Return `function(distribution)`; for joined distributions, apply it to each part and join the results."""
         return function(self)
@@ -149,13 +154,8 @@ class Distribution:
         return {"kind": type(self).__name__, **vars(self)} if self.exported else None
 
 
-@dataclass(frozen=True, eq=False)
-class Patched(Distribution):
-    """The distribution `inner` where the mask `where`, which broadcasts to (*S), is True, and `outer` elsewhere."""
-
-    where: Tensor
-    inner: Distribution
-    outer: Distribution
+class Composite(Distribution):
+    """Base of distributions that join several: a subclass implements `map` and `scored`."""
 
     @property
     def mean(self) -> Tensor:
@@ -184,12 +184,25 @@ class Patched(Distribution):
         return self.scored(lambda part: part.crps(truth, fair))
 
     def affine(self, location: Tensor, scale: Tensor) -> Distribution:
-        """Shift and scale both distributions."""
+        """Shift and scale all parts."""
         return self.map(lambda part: part.affine(location, scale))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Return independent draws, (count, *S)."""
         return self.scored(lambda part: part.sample(count, generator))
+
+    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Distribution:
+        """Change the bounds of all parts."""
+        return self.map(lambda part: part.with_bounds(function))
+
+
+@dataclass(frozen=True, eq=False)
+class Patched(Composite):
+    """The distribution `inner` where the mask `where`, which broadcasts to (*S), is True, and `outer` elsewhere."""
+
+    where: Tensor
+    inner: Distribution
+    outer: Distribution
 
     @property
     def as_members(self) -> Tensor | None:
@@ -222,9 +235,9 @@ class Patched(Distribution):
         """Join the values of both parts."""
         return torch.where(self.where, self.inner.scored(function), self.outer.scored(function))
 
-    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Distribution:
-        """Change the bounds of both parts."""
-        return self.map(lambda part: part.with_bounds(function))
+    def of_target(self, target: int) -> Patched:
+        """Return the distribution with parts of one kind."""
+        return Patched(self.where, self.inner.of_target(target), self.outer.of_target(target))
 
     def average(self, others: Sequence[Patched], weights: Tensor | None = None) -> Patched:
         """Join the averages of both parts; the mask is the same in all."""
@@ -239,6 +252,80 @@ class Patched(Distribution):
         if inner is None or self.inner.mask is not None or self.outer.as_members is None:
             return None
         return {"kind": type(self).__name__, "where": self.where.expand(self.inner.mean.shape), "inner": inner}
+
+
+@dataclass(frozen=True, eq=False)
+class ByTarget(Composite):
+    """Targets of several kinds over (..., T, H, W): target t has the distribution `parts[index[t]]`.
+
+    Each part covers all targets, so that functions of parts need not select them. `by_target` makes this class.
+    """
+
+    parts: tuple[Distribution, ...]
+    index: tuple[int, ...]
+
+    @property
+    def bound(self) -> Tensor | None:
+        """Lower bound, -∞ for targets without one; None if no target has one."""
+        if all(part.bound is None for part in self.parts):
+            return None
+        return self.scored(lambda part: torch.full_like(part.mean, -torch.inf) if part.bound is None else part.bound)
+
+    @property
+    def name(self) -> str:
+        """Names of the parts."""
+        return " or a ".join(part.name for part in self.parts)
+
+    def map(self, function: Callable[[Distribution], Distribution]) -> Distribution:
+        """Join `function` of all parts."""
+        return _join([part.map(function) for part in self.parts], self.index)
+
+    def scored(self, function: Callable[[Distribution], Tensor]) -> Tensor:
+        """Join the values of all parts."""
+        values = [part.scored(function) for part in self.parts]
+        return torch.stack([values[k].select(-3, t) for t, k in enumerate(self.index)], -3)
+
+    def of_target(self, target: int) -> Distribution:
+        """Return the part of the target."""
+        return self.parts[self.index[target]]
+
+    def average(self, others: Sequence[ByTarget], weights: Tensor | None = None) -> ByTarget:
+        """Join the averages of all parts."""
+        if any(other.index != self.index for other in others):
+            raise InputError(
+                "forecasts with different families of the targets cannot be averaged; combine correctors with equal "
+                "model.family, or model.head, and model.power"
+            )
+        parts = zip(*(one.parts for one in (self, *others)), strict=True)
+        return ByTarget(tuple(average(same, weights) for same in parts), self.index)
+
+    def export_form(self) -> dict[str, Any] | None:
+        """Return the forms of all parts; None if one of them has none."""
+        forms = {f"part{k}": part.export_form() for k, part in enumerate(self.parts)}
+        if any(form is None for form in forms.values()):
+            return None
+        return {"kind": type(self).__name__, "index": list(self.index), **forms}
+
+
+def by_target(kinds: Sequence[K], make: Callable[[K], Distribution]) -> Distribution:
+    """Return the distribution whose target t is that of `make(kinds[t])`; `make` is called once for each kind.
+
+    >>> from models.distribution import Logistic, Normal
+    >>> zero, one = torch.zeros(2, 1, 1), torch.ones(2, 1, 1)
+    >>> by_target([Normal, Logistic], lambda family: family(zero, one)).std.flatten()
+    tensor([1.0000, 1.8138])
+    """
+    known = list(dict.fromkeys(kinds))
+    return _join([make(kind) for kind in known], [known.index(kind) for kind in kinds])
+
+
+def _join(parts: Sequence[Distribution], index: Sequence[int]) -> Distribution:
+    """Return the distribution whose target t is the target t of `parts[index[t]]`."""
+    own = [part.parts[part.index[t]] if isinstance(part := parts[k], ByTarget) else part for t, k in enumerate(index)]
+    used = list({id(part): part for part in own}.values())
+    if len(used) == 1:
+        return used[0]
+    return ByTarget(tuple(used), tuple(next(k for k, one in enumerate(used) if one is part) for part in own))
 
 
 def average(distributions: Sequence[Distribution], weights: Tensor | None = None) -> Distribution:
@@ -312,6 +399,8 @@ def map_fields(function: Callable[..., Tensor], first: D, *others: D) -> D:
             found[name] = function(value, *same)
         elif is_dataclass(value):
             found[name] = map_fields(function, value, *same)
+        elif isinstance(value, tuple) and all(map(is_dataclass, value)):
+            found[name] = tuple(map_fields(function, *each) for each in zip(value, *same, strict=True))
         else:
             found[name] = value
     return type(first)(**found)

@@ -8,6 +8,7 @@ NumPy lacks.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
@@ -241,6 +242,32 @@ class PowerArrays:
     @property
     def _censored(self) -> LocationScaleArrays:
         return type(self.inner)(self.inner.mu, self.inner.sigma, self.lower)
+
+
+@dataclass(frozen=True, eq=False)
+class ByTargetArrays:
+    """A family for each target, each over all targets (T, H, W)."""
+
+    families: Sequence[Family]
+
+    def mean(self) -> np.ndarray:
+        """Return the expectation."""
+        return self._joined(lambda family: family.mean())
+
+    def std(self) -> np.ndarray:
+        """Return the standard deviation."""
+        return self._joined(lambda family: family.std())
+
+    def quantiles(self, levels: np.ndarray) -> np.ndarray:
+        """Return the quantiles at the levels."""
+        return self._joined(lambda family: family.quantiles(levels))
+
+    def cdf(self, values: np.ndarray) -> np.ndarray:
+        """Return P(X <= value)."""
+        return self._joined(lambda family: family.cdf(values))
+
+    def _joined(self, compute: Callable[[Family], np.ndarray]) -> np.ndarray:
+        return np.stack([compute(family)[..., t, :, :] for t, family in enumerate(self.families)], -3)
 
 
 def _censored_moments(family: LocationScaleArrays, exponent: float) -> tuple[np.ndarray, np.ndarray]:

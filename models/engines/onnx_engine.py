@@ -17,15 +17,15 @@ from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning
 from models.engines.engine import CorrectorDescription
-from models.engines.families import KINDS, EnsembleArrays, Family
+from models.engines.families import KINDS, ByTargetArrays, EnsembleArrays, Family
 from models.engines.forecast import RawForecast
 from models.engines.onnx_file import INPUTS, ExportedFile, read_exported, unpack_mask
 from models.parallel.domain import Domain
 from models.provenance.envelope import Envelope
 from models.provenance.training_climate import TrainingClimate
 
-PATCHED = "Patched"
-"""Kind of a distribution that is the raw ensemble in some cells."""
+PATCHED, BY_TARGET = "Patched", "ByTarget"
+"""Kinds of a distribution that is the raw ensemble in some cells, and of one that has a part for each target."""
 
 
 class OnnxModel:
@@ -124,6 +124,10 @@ def _check_structure(structure: Any, outputs: Sequence[str]) -> None:
         if structure["where"] not in outputs:
             raise ValueError("its distribution has no mask")
         return _check_structure(structure["inner"], outputs)
+    if kind == BY_TARGET:
+        for k in set(structure["index"]):
+            _check_structure(structure[f"part{int(k)}"], outputs)
+        return None
     if kind not in KINDS:
         raise ValueError(f"its distribution is an unknown {kind}")
     if kind == "PowerTransformed":
@@ -138,6 +142,8 @@ def _check_structure(structure: Any, outputs: Sequence[str]) -> None:
 
 def _family(structure: Mapping[str, Any], found: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> Family:
     """Return the distribution over cells of `shape` from the outputs of the graph."""
+    if structure["kind"] == BY_TARGET:
+        return ByTargetArrays([_family(structure[f"part{k}"], found, shape) for k in structure["index"]])
     parameters: dict[str, Any] = {}
     for name, value in structure.items():
         if isinstance(value, Mapping):

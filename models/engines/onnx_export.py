@@ -109,7 +109,7 @@ class Tolerance:
         used = next((part for part in parts if not claims(part.model).physical), corrector).normalizer
         location = used.target_scaling[0]
         law = used.physical(Empirical(torch.stack([torch.zeros_like(location), torch.ones_like(location)])))
-        low, high = law.values.double().numpy()  # type: ignore[attr-defined]
+        low, high = law.quantile(torch.tensor([0.0, 1.0])).double().numpy()
         return cls(low, np.maximum(high - low, 1e-12))
 
     def share(self, found: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -221,8 +221,8 @@ def _named(form: Mapping[str, Any], found: dict[str, Tensor]) -> dict[str, Any]:
             structure[key] = _named(value, found)
         elif isinstance(value, Tensor):
             name = _PREFIX + key
-            if name in found:
-                name += "_of_power"
+            while name in found:
+                name += "_of_part"
             found[name] = _without_batch(key, value)
             structure[key] = name
         else:

@@ -25,7 +25,7 @@ from models.corrector_file import plain_json
 PRODUCER = "deepweather"
 DESCRIPTION, DETAILS = "deepweather", "deepweather_onnx"
 """Keys of the metadata: the description of the exported corrector file, and the details that the export adds."""
-EXPORT_FORMAT = 1
+EXPORT_FORMAT = 2
 INPUTS = ("ensemble", "mask", "init_time", "lead_time")
 """The inputs of the graph: the fields of `Sample` except static fields and truth, with a batch of one."""
 LARGEST_FILE = 2**31 - 1

@@ -13,7 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.construct import build_part
 from models.networks.baseline import BaselineOption
-from models.networks.head import zero_convolution
+from models.networks.head import HeadOption, zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
 
@@ -34,7 +34,7 @@ class Backbone(Network):
         grid: Grid | Domain,
         backbone: Mapping[str, Any] | None = None,
         inputs_argument: str = "in_channels",
-        head: str = "normal",
+        head: HeadOption = "normal",
         baseline: BaselineOption = None,
     ) -> None:
         super().__init__(task, grid, head, baseline)

@@ -15,7 +15,7 @@ from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
-from models.distribution import LocationScale
+from models.distribution import GAMMA, Distribution, LocationScale
 from models.networks.climate_weights import RAW_WEIGHTS, LeftOutCase, fit_weights
 from models.networks.ensemble_climate import EnsembleClimate
 from models.networks.error_climate import ErrorClimate, error_size
@@ -176,9 +176,9 @@ class EMOSBaseline(Baseline):
     def __init__(self, task: Task, grid: Grid | Domain, options: dict[str, Any]) -> None:
         super().__init__(task)
         self.emos = construct("EMOS", partial(EMOS, task, grid), dict(options))
-        if self.emos.regression.has_shift:
+        if any(form.has_shift for form in self.emos.regressions):
             raise InputError(
-                f"model.baseline has no family={self.emos.regression.family}: networks correct location and scale; set "
+                f"model.baseline has no family={GAMMA}: networks correct location and scale; set "
                 "family=censored_logistic in model.baseline"
             )
         self.without = CrossFitted(Domain.of(grid), per_cell=self.emos.shared is not True)
@@ -205,5 +205,10 @@ class EMOSBaseline(Baseline):
             corrected = self.emos.predict(sample, self.without.table, place)
         else:
             corrected = self.emos(sample)
-        assert isinstance(corrected, LocationScale)
-        return corrected.mu, corrected.sigma * corrected.standard.std
+        return corrected.scored(lambda part: _moments(part)[0]), corrected.scored(lambda part: _moments(part)[1])
+
+
+def _moments(part: Distribution) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of a family before it is censored or truncated."""
+    assert isinstance(part, LocationScale)
+    return part.mu, part.sigma * part.standard.std

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import check_choice, check_integer
+from data_pipeline.common.checks import check_choice, check_integer, per_target
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import FAMILIES, GAMMA, Bernstein, CensoredShiftedGamma, Distribution, LocationScale, Normal
+from models.distribution import (
+    FAMILIES,
+    GAMMA,
+    Bernstein,
+    CensoredShiftedGamma,
+    Distribution,
+    LocationScale,
+    Normal,
+    by_target,
+)
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2PI
 from models.networks.baseline import Baseline, BaselineOption, make_baseline
@@ -23,20 +32,25 @@ from models.parallel.exchange import assemble
 
 HEADS = (*FAMILIES, GAMMA, "bernstein")
 """Values of the option `head`."""
+HeadOption = str | Sequence[str]
 
 
-def make_head(kind: str, task: Task, grid: Grid | Domain, baseline: BaselineOption = None) -> Head:
-    """Return the head `kind`, one of `HEADS`; `baseline` is the option of `make_baseline`."""
-    check_choice("model.head", kind, HEADS)
+def make_head(kind: HeadOption, task: Task, grid: Grid | Domain, baseline: BaselineOption = None) -> Head:
+    """Return the head `kind`, one of `HEADS` or a list of `FAMILIES` with one for each target.
+
+    `baseline` is the option of `make_baseline`.
+    """
+    families = per_target(kind, len(task.targets), "head")
+    for each in families:
+        check_choice("model.head", each, HEADS if isinstance(kind, str) else tuple(FAMILIES))
     start = make_baseline(baseline, task, grid)
     if kind == "bernstein":
         return BernsteinHead(task, baseline=start)
     if kind == GAMMA:
         return GammaHead(task, grid, start)
-    family = FAMILIES[kind]
-    if issubclass(family, Bounded):
-        return BoundedHead(task, grid, family, start)
-    return LocationScaleHead(task, family, start)
+    bounded = [issubclass(FAMILIES[each], Bounded) for each in families]
+    bound = LowerBound(task, grid, bounded) if any(bounded) else None
+    return LocationScaleHead(task, [FAMILIES[each] for each in families], bound, start)
 
 
 class Head(nn.Module):
@@ -75,44 +89,44 @@ class Head(nn.Module):
 
 
 class LocationScaleHead(Head):
-    """μ = m + s o₀, σ = s exp(o₁)/ς, where ς is the standard deviation of the family's standard distribution."""
+    """μ = m + s o₀, σ = s exp(o₁)/ς, where ς is the standard deviation of the family's standard distribution.
 
-    def __init__(self, task: Task, family: type[LocationScale], baseline: Baseline | None = None) -> None:
+    `families` has the family of each target; bounded ones have no probability below `bound`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        families: Sequence[type[LocationScale]],
+        bound: LowerBound | None = None,
+        baseline: Baseline | None = None,
+    ) -> None:
         super().__init__(task, 2, baseline)
-        self._family = family
+        self._families, self.bound = families, bound
 
-    def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> LocationScale:
-        """Return the distribution of the family."""
-        return self._family(*self._arguments(m, s, *maps))
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Convert the bounds to the units (x - location)/scale."""
+        super().normalise(location, scale)
+        if self.bound is not None:
+            self.bound.normalise(location, scale)
 
-    def _arguments(self, m: Tensor, s: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
+    def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> Distribution:
+        """Return the distribution of the family of each target."""
         shift, stretch = maps
-        return m + s * shift, s * bounded_exp(stretch) / self._family.standard.std
+        mu, std = m + s * shift, s * bounded_exp(stretch)
+
+        def of_family(family: type[LocationScale]) -> LocationScale:
+            bound = [self.bound()] if self.bound is not None and issubclass(family, Bounded) else []
+            return family(mu, std / family.standard.std, *bound)
+
+        return by_target(self._families, of_family)
 
 
 class GaussianHead(LocationScaleHead):
     """μ = m + s o₀, σ = s exp(o₁) (ENS-10, Ashkboos et al. 2022)."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task, Normal)
-
-
-class BoundedHead(LocationScaleHead):
-    """`LocationScaleHead` for a family without probability below the targets' physical bounds."""
-
-    def __init__(
-        self, task: Task, grid: Grid | Domain, family: type[LocationScale], baseline: Baseline | None = None
-    ) -> None:
-        super().__init__(task, family, baseline)
-        self.bound = LowerBound(task, grid)
-
-    def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Convert the bounds to the units (x - location)/scale."""
-        super().normalise(location, scale)
-        self.bound.normalise(location, scale)
-
-    def _arguments(self, m: Tensor, s: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
-        return *super()._arguments(m, s, *maps), self.bound()
+        super().__init__(task, [Normal] * len(task.targets))
 
 
 class GammaHead(Head):
@@ -128,7 +142,7 @@ class GammaHead(Head):
 
     def __init__(self, task: Task, grid: Grid | Domain, baseline: Baseline | None = None) -> None:
         super().__init__(task, 3, baseline)
-        self.bound = LowerBound(task, grid)
+        self.bound = LowerBound(task, grid, [True] * len(task.targets))
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Convert the bounds to the units (x - location)/scale."""
@@ -171,17 +185,21 @@ class BernsteinHead(Head):
 
 
 class LowerBound(nn.Module):
-    """The smallest possible value of each target in every cell, in the units of samples."""
+    """The smallest possible value of each target in every cell, in the units of samples.
+
+    Raises `InputError` for a target without a bound that is `needed`; the value of other such targets is not used.
+    """
 
     value: Tensor
 
-    def __init__(self, task: Task, grid: Grid | Domain) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain, needed: Sequence[bool]) -> None:
         super().__init__()
         self._domain, self._physical = Domain.of(grid), []
-        for target in task.targets:
-            if (lower := target.bounds[0]) is None:
+        for target, bounded in zip(task.targets, needed, strict=True):
+            lower = target.bounds[0]
+            if bounded and lower is None:
                 raise InputError(f"model.head: {target} has no lower bound to be censored at; take head=normal")
-            self._physical.append([[lower]])
+            self._physical.append([[float(lower or 0)]])
         self.register_buffer("value", torch.tensor(self._physical).expand(-1, *grid.shape).clone())
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:

@@ -12,7 +12,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.dropout import Dropout
 from models.networks.baseline import BaselineOption
-from models.networks.head import zero_convolution
+from models.networks.head import HeadOption, zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
 
@@ -34,7 +34,7 @@ class MLP(Network):
         depth: int = 1,
         dropout: float = 0.0,
         cell_embedding: int = 0,
-        head: str = "normal",
+        head: HeadOption = "normal",
         baseline: BaselineOption = None,
     ) -> None:
         super().__init__(task, grid, head, baseline, cell_embedding)

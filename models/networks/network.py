@@ -12,7 +12,7 @@ from data_pipeline.task import Task
 from models.distribution import Distribution
 from models.networks.baseline import BaselineOption
 from models.networks.features import Features
-from models.networks.head import make_head
+from models.networks.head import HeadOption, make_head
 from models.parallel.domain import Domain
 
 
@@ -27,7 +27,7 @@ class Network(nn.Module):
     moments_only = any_grid = tiles = True
 
     def __init__(
-        self, task: Task, grid: Grid | Domain, head: str, baseline: BaselineOption, cell_embedding: int = 0
+        self, task: Task, grid: Grid | Domain, head: HeadOption, baseline: BaselineOption, cell_embedding: int = 0
     ) -> None:
         super().__init__()
         self.features, self.head = Features(task, grid, cell_embedding), make_head(head, task, grid, baseline)

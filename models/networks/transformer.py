@@ -22,7 +22,7 @@ from models.distribution import Distribution, Ensemble
 from models.layers.locally_connected import CellEmbedding
 from models.networks.baseline import BaselineOption, ClimateBaseline, make_baseline
 from models.networks.features import Features
-from models.networks.head import HEADS, make_head, zero_convolution
+from models.networks.head import HEADS, HeadOption, make_head, zero_convolution
 from models.networks.mlp import hidden_layers, make_stem
 from models.networks.trunk import Trunk
 from models.parallel.domain import Domain
@@ -55,7 +55,7 @@ class Transformer(nn.Module):
         self,
         task: Task,
         grid: Grid | Domain,
-        head: str = "normal",
+        head: HeadOption = "normal",
         baseline: BaselineOption = None,
         member_attention: bool = True,
         width: int = 8,
@@ -69,7 +69,8 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         check_integer("model.cell_width", cell_width, 0)
-        check_choice("model.head", head, ("members", *HEADS))
+        if isinstance(head, str):
+            check_choice("model.head", head, ("members", *HEADS))
         check_boolean("model.member_attention", member_attention)
         if head == "members" and baseline not in (None, "climate"):
             raise InputError(

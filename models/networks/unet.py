@@ -15,7 +15,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.locally_connected import CellEmbedding
 from models.networks.baseline import BaselineOption
-from models.networks.head import zero_convolution
+from models.networks.head import HeadOption, zero_convolution
 from models.networks.mlp import hidden_layers, make_stem
 from models.networks.network import Network
 from models.networks.trunk import Trunk
@@ -46,7 +46,7 @@ class UNet(Network):
         depth: int = 2,
         dropout: float = 0.1,
         cell_embedding: int = 0,
-        head: str = "normal",
+        head: HeadOption = "normal",
         baseline: BaselineOption = None,
         mixture: dict[str, Any] | None = None,
         stem_width: int = 0,

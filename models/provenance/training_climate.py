@@ -19,14 +19,14 @@ STEP = 1e-3
 class TrainingClimate:
     """Mean (C, h, w) and typical departure (C,) of each input in the training years, as `models.normalizer` has them.
 
-    With a `power` below 1, both describe lower + max(x - lower, 0)^power of the channels `targets`, whose lower bounds
-    are `lower`; of all other channels, they describe the values x themselves.
+    Of the channels `targets` with a power in `powers` below 1, both describe lower + max(x - lower, 0)^power with the
+    bounds `lower`; of all other channels, they describe the values x themselves.
     """
 
     location: np.ndarray
     scale: np.ndarray
     targets: tuple[int, ...] = ()
-    power: float = 1.0
+    powers: tuple[float, ...] = ()
     lower: tuple[float, ...] = ()
 
     @classmethod
@@ -37,7 +37,7 @@ class TrainingClimate:
             for name in ("location", "scale")
         )
         first = normalizers[0]
-        return cls(location, scale, targets, float(first.power), tuple(map(float, first.bounds)))
+        return cls(location, scale, targets, tuple(map(float, first.powers)), tuple(map(float, first.bounds)))
 
     def pack(self) -> dict[str, Any]:
         """Return this climate as plain values; the means are rounded to `STEP` and take about a byte each."""
@@ -47,7 +47,7 @@ class TrainingClimate:
         differences = np.diff(steps.reshape(len(unit), -1), axis=1, prepend=0).astype("<i4")
         return {
             "origin": origin.tolist(), "scale": self.scale.tolist(), "targets": list(self.targets),
-            "power": self.power, "lower": list(self.lower),
+            "powers": list(self.powers), "lower": list(self.lower),
             "steps": base64.b64encode(zlib.compress(differences.tobytes())).decode(),
         }  # fmt: skip
 
@@ -62,21 +62,25 @@ class TrainingClimate:
             size = 4 * int(np.prod(shape))
             octets = zlib.decompressobj().decompress(base64.b64decode(values["steps"], validate=True), size)
             targets, lower = tuple(map(int, values["targets"])), tuple(map(float, values["lower"]))
-            power = float(values["power"])
+            powers = tuple(map(float, values["powers"]))
         except (KeyError, TypeError, zlib.error, binascii.Error) as error:
             raise ValueError(f"its training climate cannot be unpacked: {error}") from None
-        if len(octets) != size or not origin.shape == scale.shape == shape[:1] or len(targets) != len(lower):
+        if (
+            len(octets) != size
+            or not origin.shape == scale.shape == shape[:1]
+            or not len(targets) == len(lower) == len(powers)
+        ):
             raise ValueError("its training climate has another size than its inputs")
         steps = np.frombuffer(octets, "<i4").reshape(shape[0], -1).cumsum(1, dtype=np.float64).reshape(shape)
         location = origin[:, None, None] + STEP * scale[:, None, None] * steps
-        if not (np.isfinite(location).all() and (scale > 0).all() and 0 < power <= 1):
+        if not (np.isfinite(location).all() and (scale > 0).all() and all(0 < p <= 1 for p in powers)):
             raise ValueError("its training climate has invalid values")
-        return cls(location, scale, targets, power, lower)
+        return cls(location, scale, targets, powers, lower)
 
     def values(self, ensemble: np.ndarray, channel: int) -> np.ndarray:
         """Return the members of a channel in the units of `location`, float64."""
         members = ensemble[:, channel].astype(np.float64)
-        return self._power(members, channel, self.power)
+        return self._power(members, channel)
 
     def departures(self, ensemble: np.ndarray, mask: np.ndarray) -> Iterator[np.ndarray]:
         """Yield for each channel the departure (h, w) of the ensemble mean in typical departures; NaN where missing."""
@@ -90,14 +94,15 @@ class TrainingClimate:
         The members keep their distances from each other, because no model has been trained on a spread of zero.
         """
         values = self.values(ensemble, channel)
-        return self._power(values - values.mean(0) + self.location[channel], channel, 1 / self.power)
+        return self._power(values - values.mean(0) + self.location[channel], channel, inverse=True)
 
     def mean(self, channel: int) -> np.ndarray:
         """Return the training mean (h, w) of a channel in physical units."""
-        return self._power(self.location[channel], channel, 1 / self.power)
+        return self._power(self.location[channel], channel, inverse=True)
 
-    def _power(self, values: np.ndarray, channel: int, power: float) -> np.ndarray:
-        if power == 1 or channel not in self.targets:
+    def _power(self, values: np.ndarray, channel: int, inverse: bool = False) -> np.ndarray:
+        if channel not in self.targets:
             return values
-        lower = self.lower[self.targets.index(channel)]
-        return lower + np.maximum(values - lower, 0) ** power
+        target = self.targets.index(channel)
+        lower, power = self.lower[target], self.powers[target]
+        return values if power == 1 else lower + np.maximum(values - lower, 0) ** (1 / power if inverse else power)

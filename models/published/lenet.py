@@ -10,7 +10,7 @@ from data_pipeline.task import Task
 from models.layers.convolution import Conv2d
 from models.layers.dropout import Dropout
 from models.networks.baseline import BaselineOption
-from models.networks.head import zero_convolution
+from models.networks.head import HeadOption, zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
 
@@ -30,7 +30,7 @@ class LeNet(Network):
         width: int = 16,
         hidden: int = 64,
         dropout: float = 0.0,
-        head: str = "normal",
+        head: HeadOption = "normal",
         baseline: BaselineOption = None,
     ) -> None:
         super().__init__(task, grid, head, baseline)

@@ -16,7 +16,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
-from models.distribution import FAMILIES, Distribution
+from models.distribution import Distribution, by_target
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 from models.statistical.boosting import (
@@ -30,9 +30,8 @@ from models.statistical.boosting import (
     total_score,
 )
 from models.statistical.cases import Passes, covers_year, lead_index, shared_fit_cells, shared_fit_note
-from models.statistical.cell_model import CellModel
+from models.statistical.cell_model import CellModel, LowerOption, regressions
 from models.statistical.predictors import SMALLEST_SPREAD, annual_harmonics, spread
-from models.statistical.regression import Regression
 
 
 class BoostedEMOS(CellModel):
@@ -51,19 +50,19 @@ class BoostedEMOS(CellModel):
         self,
         task: Task,
         grid: Grid | Domain,
-        family: str = "normal",
+        family: str | Sequence[str] = "normal",
         score: str = "crps",
         learning_rate: float = 0.3,
         max_steps: int = 50,
         folds: int = 4,
         products: bool = False,
         shared: bool = False,
-        lower: float | None = None,
+        lower: LowerOption = None,
     ) -> None:
         check_boolean("model.products", products)
         check_boolean("model.shared", shared)
-        boosting = Boosting(Regression(family, "log", score), learning_rate, max_steps, folds)
-        boosting.regression.check_lower(lower)
+        forms = regressions(task, family, "log", score, lower)
+        self.boostings = [Boosting(form, learning_rate, max_steps, folds) for form in forms]
         C, S = len(task.channels), len(task.static_names) if shared else 0
         count = 2 * C + 2 + S + products * ((C + 2) * (C + 3) // 2)
         # The initial coefficients give the raw ensemble: one for its mean and its log spread.
@@ -71,11 +70,11 @@ class BoostedEMOS(CellModel):
         for t, c in enumerate(task.target_channels):
             raw[:, 1 + c, t] = 1
             raw[:, 2 + count + C + c, t] = 1
+            raw[:, 1 + count, t] = -math.log(forms[t].unit_std)
         raw[:, -2], raw[:, -1] = -1e30, 1e30  # no limits of the spread
-        raw[:, 1 + count] = -math.log(FAMILIES[family].standard.std)
         cells = (1, 1) if shared else grid.shape
         super().__init__(task, grid, raw[..., None, None].expand(*raw.shape, *cells).clone(), lower)
-        self.boosting, self.products, self.shared = boosting, products, shared
+        self.products, self.shared = products, shared
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W)."""
@@ -91,7 +90,10 @@ class BoostedEMOS(CellModel):
         ]
         mu, log_sigma = torch.stack(eta, dim=1)
         lower = None if self.lower is None else self._domain.cut(self.lower)
-        return self.boosting.regression.distribution(mu, log_sigma, lower)
+        return by_target(
+            [boosting.regression for boosting in self.boostings],
+            lambda form: form.distribution(mu, log_sigma, lower),
+        )
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
@@ -112,10 +114,10 @@ class BoostedEMOS(CellModel):
         regressions: Iterable[_Regression] = self._regressions(passes, blocks_of_rows, cells, covered)
         if len(blocks_of_rows) == 1:
             regressions = list(regressions)  # read once only
-        total = torch.zeros(len(leads), T, self.boosting.max_steps + 1, dtype=torch.float64)
+        total = torch.zeros(len(leads), T, self.boostings[0].max_steps + 1, dtype=torch.float64)
         count = len(leads) * T * len(blocks_of_rows)
         for one in watched(regressions, "fit of boosted EMOS: number of steps of regression", count):
-            curve = torch.cat([block.held_out_scores(self.boosting, one.emos) for block in one.blocks()])
+            curve = torch.cat([block.held_out_scores(self.boostings[one.target], one.emos) for block in one.blocks()])
             total[one.lead, one.target] += total_score(curve, one.area)
         # With shared coefficients, every rank has the scores of all cells already.
         total = total if self.shared else allsum(total, self._domain)
@@ -125,7 +127,7 @@ class BoostedEMOS(CellModel):
             regressions = self._regressions(passes, blocks_of_rows, cells, covered)
         for one in watched(regressions, "fit of boosted EMOS: regression", count):
             steps = best_step(total[one.lead, one.target])
-            fits = [block.fit(self.boosting, one.emos, steps) for block in one.blocks()]
+            fits = [block.fit(self.boostings[one.target], one.emos, steps) for block in one.blocks()]
             own = found[one.lead, :, one.target, one.rows]
             coefficients, weak = (torch.cat(part, dim=-1) for part in zip(*fits, strict=True))
             own.copy_(coefficients.view(own.shape))
@@ -167,7 +169,7 @@ class BoostedEMOS(CellModel):
                     yield _Regression(
                         rows, lead, t, (c, c + maps.shape[1] // 2),
                         partial(
-                            case_blocks, self.boosting, columns, y, self.lower_bound(t, rows, cells), weight,
+                            case_blocks, self.boostings[t], columns, y, self.lower_bound(t, rows, cells), weight,
                             self.shared,
                         ),
                         area[:1] if self.shared else area,

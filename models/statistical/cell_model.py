@@ -8,12 +8,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.common.checks import per_target
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import FitReport, Passes, gather, season_note
+from models.statistical.regression import Regression
+
+LowerOption = float | Sequence[float | None] | None
+
+
+def regressions(
+    task: Task, family: str | Sequence[str], scale: str | Sequence[str], score: str, lower: LowerOption
+) -> list[Regression]:
+    """Return the regression of each target; raise `InputError` for a wrong option, or a family without its bound."""
+    options = {"family": family, "scale": scale, "lower": lower}
+    columns = [per_target(value, len(task.targets), name) for name, value in options.items()]
+    found = []
+    for own_family, own_scale, bound in zip(*columns, strict=True):
+        found.append(Regression(own_family, own_scale, score))
+        found[-1].check_lower(bound)
+    return found
 
 
 class LeadCases(NamedTuple):
@@ -33,27 +50,29 @@ class CellModel(nn.Module):
     """Corrects a forecast by regressions with `coefficients` (L, P, T, H, W), or (..., 1, 1) if cells share them.
 
     A subclass implements `forward`, `fit`, `training_times` and `training_fields`. `lower` is the lower bound of a
-    bounded family, in the target's units.
+    bounded family in the target's units, or a list with a bound or None for each target.
     """
 
     coefficients: Tensor
     lower: Tensor | None
-    """(T, H, W) lower bound in the units of the samples."""
+    """(T, H, W) lower bound in the units of the samples; 0 for targets without one."""
     report: FitReport
 
-    def __init__(self, task: Task, grid: Grid | Domain, coefficients: Tensor, lower: float | None = None) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain, coefficients: Tensor, lower: LowerOption = None) -> None:
         super().__init__()
         self._task, self._domain, self._targets = task, Domain.of(grid), list(task.target_channels)
-        self._physical_lower, self.report = lower, FitReport()
+        self.report = FitReport()
         self.register_buffer("coefficients", coefficients)
-        bound = None if lower is None else torch.full((len(task.targets), *grid.shape), float(lower))
-        self.register_buffer("lower", bound)
+        self._bounds = per_target(lower, len(task.targets), "lower")
+        bound = torch.tensor([float(bound or 0) for bound in self._bounds])[:, None, None].expand(-1, *grid.shape)
+        self.register_buffer("lower", bound.clone() if set(self._bounds) != {None} else None)
         self._area = torch.tensor(self._domain.grid.weights)[:, None].expand(grid.shape)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Convert the lower bound to the units of the samples, (x - location) / scale."""
-        if self.lower is not None and self._physical_lower is not None:
-            self.lower.copy_(assemble((self._physical_lower - location) / scale, self._domain))
+        if self.lower is not None:
+            bounds = torch.tensor([float(bound or 0) for bound in self._bounds]).to(location)[:, None, None]
+            self.lower.copy_(assemble((bounds - location) / scale, self._domain))
 
     def training_times(self, sample: Sample) -> list[Tensor]:
         """Return what a fit needs of the times of a batch, (B, ...) each."""
@@ -85,7 +104,7 @@ class CellModel(nn.Module):
 
     def lower_bound(self, target: int, rows: slice, cells: Tensor | None = None) -> Tensor | None:
         """Return the lower bound (K,) of a target at the cells of `read_cases`."""
-        if self.lower is None:
+        if self.lower is None or self._bounds[target] is None:
             return None
         if cells is not None:
             return self.lower[target].flatten()[cells]

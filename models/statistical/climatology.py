@@ -13,7 +13,7 @@ from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import Distribution, Empirical, Patched, empirical_quantiles
+from models.distribution import Distribution, Empirical, by_target, empirical_quantiles
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, covers_year, gather, lead_index
@@ -78,11 +78,10 @@ class Climatology(CellModel):
         past = self._past(sample, lead)
         if not self._gaussian:
             return past
-        where = torch.zeros(len(self._targets), dtype=torch.bool, device=past.values.device)
-        where[self._empirical] = True
         values = torch.zeros(len(past.values), *sample.target.shape).to(past.values)
         values[:, :, self._empirical] = past.values
-        return Patched(where[:, None, None], Empirical(values), self._normal(sample, lead))
+        kinds = [t in self._empirical for t in range(len(self._targets))]
+        return by_target(kinds, lambda known: Empirical(values) if known else self._normal(sample, lead))
 
     def _normal(self, sample: Sample, lead: Tensor) -> Distribution:
         """Return the normal distribution of all targets."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from data_pipeline.common.checks import check_boolean, check_integer
 from data_pipeline.common.errors import InputError
@@ -19,16 +20,17 @@ from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample, select_channels, verifiable
 from data_pipeline.task import Task
-from models.distribution import Distribution, Ensemble
+from models.distribution import Distribution, Ensemble, by_target
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 from models.statistical.cases import Passes, covers_year, lead_index, shared_fit_cells, shared_fit_note
-from models.statistical.cell_model import CellModel
+from models.statistical.cell_model import CellModel, LowerOption, regressions
 from models.statistical.crossfit import fold_index
 from models.statistical.emos_regression import (
     OWN_FRACTIONS,
     EMOSCases,
     choose_between,
+    coefficient_names,
     predict_emos,
     raw_coefficients,
 )
@@ -45,7 +47,8 @@ class EMOS(CellModel):
     `seasonal`, the bias has an annual cycle. With `window_days`, all coefficients do. `shared` fits one set of
     coefficients for the whole globe. `shared=partly` chooses coefficients between the shared ones and each cell's own
     by held-out cases (`EMOSCases.fit_partly_shared`). `family`, `scale` and `score` are options of `Regression`;
-    `lower` is the lower bound of a bounded family, in the target's units.
+    `lower` is the lower bound of a bounded family, in the target's units. `family`, `scale` and `lower` have one value
+    for all targets, or a list.
 
     A window holds the cases of all training years whose day of the year differs from its centre by `window_days` at
     most. There are two windows in every `window_days`; between their centres coefficients are interpolated. A window of
@@ -60,12 +63,12 @@ class EMOS(CellModel):
         self,
         task: Task,
         grid: Grid | Domain,
-        family: str = "normal",
+        family: str | Sequence[str] = "normal",
         seasonal: bool = True,
-        scale: str = "quadratic",
+        scale: str | Sequence[str] = "quadratic",
         score: str = "crps",
         shared: bool | str = False,
-        lower: float | None = None,
+        lower: LowerOption = None,
         window_days: int | None = None,
     ) -> None:
         if window_days is not None:
@@ -78,13 +81,12 @@ class EMOS(CellModel):
         check_boolean("model.seasonal", seasonal)
         if type(shared) is not bool and shared != PARTLY:
             raise InputError(f"model.shared must be true, false or {PARTLY}, got {shared!r}")
-        regression = Regression(family, scale, score)
-        regression.check_lower(lower)
+        self.regressions = regressions(task, family, scale, score, lower)
         windows = 1 if window_days is None else min(365, round(2 * YEAR / window_days))
-        raw = raw_coefficients(regression, seasonal)
+        raw = pad_sequence([raw_coefficients(regression, seasonal) for regression in self.regressions])
         L, T, cells = len(task.lead_times), len(task.targets), (1, 1) if shared is True else grid.shape
-        super().__init__(task, grid, raw.view(-1, 1, 1, 1).expand(L * windows, -1, T, *cells).clone(), lower)
-        self.regression, self.seasonal, self.shared = regression, seasonal, shared
+        super().__init__(task, grid, raw[..., None, None].expand(L * windows, -1, T, *cells).clone(), lower)
+        self.seasonal, self.shared = seasonal, shared
         self.window_days, self.windows = window_days, windows
 
     def forward(self, sample: Sample) -> Distribution:
@@ -108,7 +110,14 @@ class EMOS(CellModel):
             coefficients = table[first + before].lerp(table[first + (before + 1) % self.windows], part)
         coefficients = coefficients.movedim(1, 0)
         lower = None if self.lower is None else self._domain.cut(self.lower)
-        return predict_emos(self.regression, coefficients, mean, std, terms, lower)
+        return by_target(
+            self.regressions,
+            lambda form: predict_emos(form, coefficients[: self.size(form)], mean, std, terms, lower),
+        )
+
+    def size(self, regression: Regression) -> int:
+        """Return the number of coefficients; the table has as many as the longest regression needs."""
+        return len(coefficient_names(regression, self.seasonal))
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample], ends: Tensor | None = None) -> Tensor | None:
@@ -127,20 +136,20 @@ class EMOS(CellModel):
         tables = _Tables(self, 1 if ends is None else len(ends) + 2)
         if self.shared is True:
             for one in watched(self._regressions(passes, ALL, ends, cells), "fit of EMOS: regression"):
-                tables.store(one, ALL, one.cases.fit(self.regression, shared=True))
+                tables.store(one, ALL, one.cases.fit(self.regressions[one.target], shared=True))
         elif self.shared == PARTLY:
             self._fit_partly_shared(passes, ends, cells, tables)
         else:
             for rows in watched(self._row_blocks(passes), "fit of EMOS: block of rows"):
                 for one in self._regressions(passes, rows, ends):
-                    tables.store(one, rows, one.cases.fit(self.regression))
+                    tables.store(one, rows, one.cases.fit(self.regressions[one.target]))
         coefficients, cells_of = tables.of_folds[0], [tables.known, tables.fitted, tables.penalised]
         if self.shared is not True:
             coefficients, *cells_of = (assemble(v, self._domain) for v in (coefficients, *cells_of))
         known, fitted, penalised = (where > 0 for where in cells_of)
         self.coefficients.copy_(coefficients)
         covered = [not self.seasonal or covers_year(passes.days(lead)) for lead in leads]
-        needed = [2 * (4 + 2 * self.seasonal + self.regression.has_shift)] * len(leads)
+        needed = [2 * (4 + 2 * self.seasonal + any(form.has_shift for form in self.regressions))] * len(leads)
         notes = [shared_fit_note(cells, self._domain.grid.shape)]
         self.set_report(fitted, known, penalised, "EMOS", needed, covered, notes)
         return None if ends is None else torch.stack(tables.of_folds[1:])
@@ -161,7 +170,7 @@ class EMOS(CellModel):
     def _fit_partly_shared(self, passes: Passes, ends: Tensor | None, cells: Tensor | None, tables: _Tables) -> None:
         """Fill `tables` with coefficients between the shared ones and each cell's own."""
         shared_folds = [
-            one.cases.fit_shared_folds(self.regression)
+            one.cases.fit_shared_folds(self.regressions[one.target])
             for one in watched(self._regressions(passes, ALL, ends, cells), "fit of EMOS: shared regression")
         ]
         scores = torch.zeros(len(shared_folds), len(OWN_FRACTIONS), dtype=torch.float64)
@@ -169,14 +178,14 @@ class EMOS(CellModel):
         last: dict[tuple[int, int, int], int] = {}
         for rows in watched(self._row_blocks(passes), "fit of EMOS: block of rows"):
             for k, one in enumerate(self._regressions(passes, rows, ends)):
-                own, score = one.cases.fit_and_score_cells(self.regression, shared_folds[k])
+                own, score = one.cases.fit_and_score_cells(self.regressions[one.target], shared_folds[k])
                 scores[k] += score
                 tables.store(one, rows, own)
                 if not shared_folds[k][-1].isnan().any():
                     last |= {(one.table, place, one.target): k for place in one.places}
         scores = allsum(scores, self._domain)
         for (table, place, target), k in last.items():
-            chosen = tables.of_folds[table][place, :, target]
+            chosen = tables.of_folds[table][place, : self.size(self.regressions[target]), target]
             shared = _with_season(shared_folds[k][-1], len(chosen)).to(chosen)
             chosen.copy_(choose_between(shared, chosen.flatten(1), scores[k]).view_as(chosen))
 
@@ -251,7 +260,9 @@ class _Tables:
 
     def __init__(self, model: EMOS, count: int) -> None:
         self._per_cell = model.shared is not True
-        raw = raw_coefficients(model.regression, model.seasonal).to(model.coefficients).view(-1, 1, 1, 1)
+        raw = pad_sequence([raw_coefficients(form, model.seasonal) for form in model.regressions])
+        raw = raw.to(model.coefficients)[..., None, None]
+        self._sizes = [model.size(form) for form in model.regressions]
         places, P, T, *_ = model.coefficients.shape
         cells = model._domain.own_shape if self._per_cell else (1, 1)
         self.of_folds = [raw.expand(places, P, T, *cells).clone() for _ in range(count)]
@@ -261,11 +272,11 @@ class _Tables:
 
     def store(self, one: _Regression, rows: slice, fit: Fit) -> None:
         """Store the coefficients (P, K) of some rows; NaN leaves the table as it is."""
-        table = self.of_folds[one.table]
-        found = _with_season(fit.coefficients, table.shape[1]).view(table.shape[1], *table[0, 0, 0, rows].shape)
+        table, size = self.of_folds[one.table], self._sizes[one.target]
+        found = _with_season(fit.coefficients, size).view(size, *table[0, 0, 0, rows].shape)
         fitted = ~found[0].isnan()
         for place in one.places:
-            old = table[place, :, one.target, rows]
+            old = table[place, :size, one.target, rows]
             old.copy_(torch.where(fitted, found.to(old), old))
         if one.main:
             known = one.cases.truth.isfinite().any(0)

@@ -68,6 +68,7 @@ def test_square_roots_have_the_published_scores(rain, score):
 def test_precipitation_is_scored_in_mm(rain, score):
     models = {
         "logistic": (*EMOS, "model.power=0.5", "model.family=censored_logistic"),
+        "own": ("model=emos", "model.seasonal=false"),
         "mlp": ("model=mlp", *NETWORK, "model.head=censored_logistic"),
     }
     printed, scores = score(rain, "tp:72h", models)
@@ -81,5 +82,6 @@ def test_precipitation_is_scored_in_mm(rain, score):
     spread = abs(members[:, :, None] - members[:, None]).mean((1, 2)) / 2
     assert found["raw"] == pytest.approx(float((abs(members - truth[:, None]).mean(1) - spread).mean()), rel=1e-4)
     assert found["logistic"] == pytest.approx(4.4516, abs=2e-3), "that of the same regression on arrays (`EMOSCases`)"
+    assert found["own"] == pytest.approx(found["logistic"], rel=1e-6), "the options follow from the variable"
     assert found["mlp"] < 4.50
     assert found["climatology"] < 5.05

@@ -6,15 +6,15 @@ import scoringrules
 import torch
 from memory_archive import GRID, TASK, MemoryArchive, memory_fields, untrained_emos
 
+from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation.forecasters import references
 from evaluation.forecasters.persistence import Persistence
 from models import reference_emos
-from models.distribution import CensoredNormal, Normal, Patched
+from models.distribution import ByTarget, CensoredNormal, Normal
 from models.parallel.domain import Domain
-from models.reference_emos import LeftOutError, emos_spec
 
 AREA = np.broadcast_to(GRID.weights[:, None], GRID.shape)
 
@@ -114,15 +114,20 @@ def test_a_reference_that_would_be_fitted_on_scored_dates_is_refused(refusal, na
     )
 
 
-def test_emos_has_the_family_of_its_targets():
-    def spec(*targets):
-        return emos_spec(Task("x", list(targets), list(targets), [48]))
+def test_slow_first_reads_do_not_count_in_the_time_of_a_fit(archive, monkeypatch):
+    """The first read of a process opens files; four fast reads and one slow one have a fast median."""
+    data = ForecastDataset(archive, TASK, Dates.of_years([2014]))
+    clock, reads = [0.0], []
+    monkeypatch.setattr(reference_emos.time, "monotonic", lambda: clock[0])
 
-    assert spec("2t", "t@850") == {"_target_": "models.statistical.emos.EMOS"}
-    assert spec("tp:24h")["family"] == "censored_logistic"
-    assert (spec("tp:24h")["power"], spec("tp:24h")["lower"]) == (0.5, 0)
-    with pytest.raises(LeftOutError, match=r"^no family suits all targets of the task; train one"):
-        spec("2t", "tp:24h")
+    def read(part, index):
+        reads.append(index)
+        clock[0] += 30.0 if len(reads) in (1, 4) else 0.001
+
+    monkeypatch.setattr(ForecastDataset, "__getitem__", read)
+    cases = len(data) * data.rows.stop * data.columns.stop
+    expected = 2 * len(data) * 0.001 + reference_emos.SECONDS_PER_CASE * cases
+    assert reference_emos.estimated_seconds(data) == pytest.approx(expected)
 
 
 def test_persistence_is_a_normal_distribution_around_the_analysis_at_the_start(archive, scores_of):
@@ -171,7 +176,7 @@ def test_persistence_of_rain_has_no_probability_below_zero(archive):
         return made(batch_of(archive, [45], len(targets)))
 
     rain, both, warm = forecast("tp:24h"), forecast("tp:24h", "2t"), forecast("2t")
-    assert [type(one) for one in (rain, both, warm)] == [CensoredNormal, Patched, Normal]
+    assert [type(one) for one in (rain, both, warm)] == [CensoredNormal, ByTarget, Normal]
     below = torch.full((1, 1, *GRID.shape), -1e-6)
     assert (rain.cdf(below) == 0).all()
     assert (warm.cdf(below) > 0).any()

@@ -145,7 +145,9 @@ def test_different_lower_bounds_are_an_error(file_of):
     """The mean of two bounds equals neither of them."""
     task = Task("rain", ["tp"], ["tp"], [24], ["lsm"])
     spec = {"_target_": "models.statistical.emos.EMOS", "family": "censored_normal", "seasonal": False}
-    paths = [file_of(f"{lower}", seed, spec | {"lower": lower}, task) for seed, lower in enumerate((0, 0.1, 0))]
+    paths = [
+        file_of(f"{lower}", seed, spec | {"lower": lower, "power": 1.0}, task) for seed, lower in enumerate((0, 0.1, 0))
+    ]
     with pytest.raises(InputError, match=r"0.1 and .*0 differ in their lower bound \(model.lower\); combine"):
         combine(paths[:2])
 

@@ -81,5 +81,5 @@ def test_the_lower_bound_in_physical_units_is_exact(name):
 
 
 def test_a_bound_other_than_the_physical_bound_is_unchanged():
-    forecast = dry_and_wet(BOUNDED["emos"] | {"lower": 0.01})
+    forecast = dry_and_wet(BOUNDED["emos"] | {"lower": 0.01, "power": 1.0})
     torch.testing.assert_close(forecast.lower, torch.full_like(forecast.lower, 0.01), rtol=1e-5, atol=0)

@@ -14,7 +14,7 @@ from training.optimization.loss import CRPS, ThresholdWeightedCRPS
 
 GRID = Grid.regular(5, 6)
 RAIN = Task("rain", ["tp", "2t"], ["tp"], [24])
-EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "family": "censored_logistic", "lower": 0.0}
+EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "scale": "log"}
 SPECS = {
     "emos": EMOS,
     "boosted_emos": {
@@ -85,7 +85,7 @@ def fitted(spec, days, task=RAIN):
 @torch.no_grad()
 def test_the_quantiles_are_powers_of_those_of_a_model_of_the_roots(name):
     corrector, batch = fitted(SPECS[name] | {"power": 0.5}, rain())
-    roots, root_batch = fitted(SPECS[name], rooted(rain()))
+    roots, root_batch = fitted(SPECS[name] | {"power": 1.0}, rooted(rain()))
     forecast, of_roots = corrector(batch), roots(root_batch)
     # Between members, quantiles are interpolated, which does not commute with powers.
     levels = torch.tensor([0.0, 1.0] if name == "members" else [0.1, 0.5, 0.9])
@@ -117,9 +117,10 @@ def test_a_network_learns_in_the_units_of_the_roots():
 
 
 def test_moments_of_members_do_not_suffice_for_moments_of_their_roots():
-    assert reads_moments(EMOS)
-    assert reads_moments(EMOS | {"power": 1.0})
-    assert not reads_moments(EMOS | {"power": 0.5})
+    assert not reads_moments(EMOS, RAIN)
+    assert not reads_moments(EMOS, Task("both", ["2t", "tp"], ["2t", "tp"], [24]))
+    assert reads_moments(EMOS | {"power": 1.0}, RAIN)
+    assert reads_moments(EMOS, Task("wind", ["2t", "10si"], ["2t", "10si"], [24]))
 
 
 def test_the_raw_ensemble_is_left_as_it_is():

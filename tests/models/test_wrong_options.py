@@ -112,8 +112,6 @@ WRONG = {
         ({"family": "gauss"}, "family=gauss is unknown; choose one of normal"),
         ({"scale": "cubic"}, "scale=cubic"),
         ({"score": "mae"}, "score=mae"),
-        ({"family": "censored_normal"}, "needs lower"),
-        ({"family": GAMMA}, f"family={GAMMA} needs lower"),
         ({"lower": 0.0}, "has no lower"),
         ({"seasonal": "fasle"}, "model.seasonal must be true or false, got 'fasle'"),
         ({"shared": "part"}, "model.shared must be true, false or partly, got 'part'"),
@@ -123,7 +121,6 @@ WRONG = {
     ],
     "statistical.boosted_emos.BoostedEMOS": [
         ({"family": "gauss"}, "family=gauss is unknown"),
-        ({"family": "truncated_normal"}, "needs lower"),
         ({"family": GAMMA, "lower": 0.0}, f"boosting has no family {GAMMA}; set model=emos"),
         ({"lower": 0.0}, "has no lower"),
         ({"learning_rate": 2.0}, "learning_rate must be a number of at least 0.001 and less than 1"),

@@ -114,7 +114,7 @@ def test_a_file_of_which_nothing_can_be_taken_is_refused(tmp_path):
         ({"lead_times": (24, 48)}, UNET, "was trained for 1 lead times and this run for 2"),
         ({}, UNET | {"width": 8, "head": "logistic"}, "set model.width=4 model.head=normal, as in the file"),
         ({}, UNET | {"baseline": "climate"}, "set model.baseline=null, as in the file"),
-        ({}, UNET | {"power": 0.5}, "set model.power=1, as in the file"),
+        ({}, UNET | {"power": 0.5}, "set model.power=1.0, as in the file"),
         ({}, SPECS["mlp"], "holds a models.networks.unet.UNet, and this run trains a models.networks.mlp.MLP"),
     ],
     ids=lambda of: of if isinstance(of, str) else "",

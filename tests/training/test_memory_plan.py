@@ -40,7 +40,7 @@ def batch_of(name, count=1, grid=None):
     """A training module of a shipped network, and a batch, in single precision."""
     grid = grid or Grid.regular(33, 64)
     task = needed_task(SPECS[name], TASK)
-    C, (H, W), M = len(task.channels), grid.shape, 2 if reads_moments(SPECS[name]) else 5
+    C, (H, W), M = len(task.channels), grid.shape, 2 if reads_moments(SPECS[name], TASK) else 5
     corrector = Corrector(task, grid, SPECS[name], torch.zeros(len(task.static_names), H, W))
     sample = Sample(
         280 + torch.randn(count, M, C, H, W), torch.ones(count, C, H, W, dtype=torch.bool),

@@ -98,7 +98,10 @@ HOLES = ("data.archive.ensemble=[holes.grib]", "data.archive.missing=drop")
             ("statistics=holes", *HOLES, "task.inputs=[2t]"),
             r"holes/normalization\.nc is made of 23 forecasts at 24 h, this run trains on 24 at 24 h",
         ),
-        (("model.power=0.5",), r"model\.power=0\.5 changes the values that are normalised; leave out statistics"),
+        (
+            ("model.power=0.5",),
+            r"model\.power=0\.5 changes the values that are normalised \(model\.power=1 does not\); leave out",
+        ),
         (("initial_weights=made/efi.nc",), "initial_weights brings its own normalisation; leave out statistics"),
         (("statistics=climate",), r"climate holds efi\.nc only, which needs loss=eecrps without loss\.climate"),
     ],

@@ -55,17 +55,13 @@ def test_crps_in_units_of_a_network_is_the_physical_crps_divided_by_its_scale(to
     torch.testing.assert_close(found, emos(own).crps(batch.target) / scale, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("minutes", "power", "reason"),
-    [(0, 1.0, ""), (10.0, 1.0, "is not compared with emos: too long"), (10.0, 0.5, "the model has model.power=0.5")],
-)
-def test_emos_is_left_out_with_a_reason(toy, minutes, power, reason, monkeypatch, capsys):
+@pytest.mark.parametrize(("minutes", "reason"), [(0, ""), (10.0, "is not compared with emos: too long")])
+def test_emos_is_left_out_with_a_reason(toy, minutes, reason, monkeypatch, capsys):
     def refuse(*arguments, **options):
         raise InputError("too long")
 
     monkeypatch.setattr(validation_references, "fit_emos", refuse)
     corrector = fitted(toy, MLP, 8, 0)
-    corrector.normalizer.power = power
     chosen = TrainerOptions(emos_minutes=minutes)
     monkeypatch.setattr(validation_references, "ForecastDataset", refuse)
     assert fitted_references(None, TASK, None, None, corrector, chosen, Mesh.single()) == {}

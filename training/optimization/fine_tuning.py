@@ -16,6 +16,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.task import Task
 from models.construct import model_class
 from models.corrector import Corrector
+from models.laws import with_laws
 from models.provenance.training_dates import all_seen_dates, state_fits
 from training.optimization.optimizer import has_value_per_cell
 
@@ -47,7 +48,7 @@ class PretrainedWeights:
                 f"from: {path} was trained for {counts[0]} lead times and this run for {counts[1]}, and networks have "
                 "the lead time as an input if there are several; give task.lead_times several times, or one, in both"
             )
-        _check_options(path, theirs.spec, spec)
+        _check_options(path, theirs.spec, with_laws(spec, task))
         if not self.dates.spans:
             raise InputError(f"from: {path} does not say on which dates it was trained; train it again")
 

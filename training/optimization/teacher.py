@@ -57,7 +57,7 @@ class Teacher:
                 f"teacher: loss {type(loss).__name__} scores all targets of a cell together, and a teacher gives the "
                 "quantiles of each; choose another loss"
             )
-        self.moments = reads_moments(self._corrector.spec)
+        self.moments = reads_moments(self._corrector.spec, self._corrector.task)
         """Whether the teacher needs only mean and spread of the ensemble."""
         nodes, shares = np.polynomial.legendre.leggauss(NODES)
         self._levels, self._shares = torch.tensor((nodes + 1) / 2), [float(share) / 2 for share in shares]

@@ -69,7 +69,7 @@ class RunStatistics:
         if initial_weights is not None:
             why = "initial_weights brings its own normalisation"
         elif spec.get("power", 1) != 1:
-            why = f"model.power={spec['power']} changes the values that are normalised"
+            why = f"model.power={spec['power']} changes the values that are normalised (model.power=1 does not)"
         elif protocol.claims(model_class(name)).physical:
             why = f"model {name} gets physical values, which are not normalised"
         else:

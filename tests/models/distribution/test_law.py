@@ -5,6 +5,7 @@ the classes: integrals of the distribution function, finite differences, single 
 """
 
 import functools
+import json
 import math
 from types import SimpleNamespace
 
@@ -19,9 +20,11 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
+from data_pipeline.variables.parameters import PARAMETERS, UNBOUNDED
 from models.distribution import (
     Bernstein,
     Bounded,
+    ByTarget,
     CensoredLogistic,
     CensoredNormal,
     CensoredShiftedGamma,
@@ -35,13 +38,14 @@ from models.distribution import (
     PowerTransformed,
     Quantiles,
     average,
+    by_target,
     map_fields,
     power_transformed,
     threshold_weighted_crps,
 )
 from models.engines.families import KINDS
 from models.engines.forecast import RawForecast
-from models.engines.onnx_engine import _family
+from models.engines.onnx_engine import _check_structure, _family
 from models.engines.onnx_export import _named
 from models.engines.torch_engine import TorchPrediction
 from models.members.conformal import ConformalLayer, interval_levels, normal_scores
@@ -120,7 +124,7 @@ def test_every_distribution_has_an_example():
     exported = [getattr(models.distribution, name) for name in models.distribution.__all__]
     classes = {one for one in exported if isinstance(one, type) and issubclass(one, Distribution)}
     bases = {base for one in classes for base in one.__mro__[1:]}
-    assert set(FAMILIES) == classes - bases
+    assert {*FAMILIES, ByTarget} == classes - bases  # for `ByTarget`, see below
 
 
 def of_part(distribution, function):
@@ -490,10 +494,10 @@ def raw_members(M=6):
     return RawForecast(nothing, known, drawn, np.datetime64("2020-01-01", "s"), 24, tuple(range(M)))
 
 
-def members_of(prediction, method, raw):
+def members_of(prediction, method, raw, target=TARGET):
     options = CorrectionOptions(members=method, history=("past",) if method == "schaake" else ())
     past = SimpleNamespace(template=lambda *_: raw.raw[::-1])
-    return corrected_members(prediction, raw, (TARGET,), raw.mask, Domain.of(GRID), options, past)
+    return corrected_members(prediction, raw, (target,), raw.mask, Domain.of(GRID), options, past)
 
 
 @every
@@ -511,6 +515,74 @@ def test_members_of_every_method_lie_within_the_bounds_in_their_order(law, metho
     template = (raw.raw[::-1] if method == "schaake" else raw.raw)[:, own]
     apart = np.sign(template[:, None] - template[None])
     assert (np.sign(members[:, own][:, None] - members[:, own][None]) * apart >= 0).all()
+
+
+@pytest.mark.parametrize("method", MEMBER_METHODS)
+@pytest.mark.parametrize("name", [name for name, known in PARAMETERS.items() if known.bounds != UNBOUNDED])
+def test_members_of_every_variable_lie_within_its_physical_bounds(name, method):
+    """A normal distribution around each bound has much probability beyond it."""
+    low, high = (0 if bound is None else bound for bound in Variable(name).bounds)
+    mu = torch.linspace(low - 1, high + 1, math.prod(SHAPE), dtype=torch.float64).view(SHAPE)
+    raw, prediction = raw_members(), TorchPrediction(Normal(mu, torch.ones_like(mu)))
+    found = members_of(prediction, method, raw, Variable(name))
+    assert (found >= low).all()
+    assert Variable(name).bounds[1] is None or (found <= high).all()
+
+
+def kinds(mu, sigma, variant=lambda part: part):
+    """Three targets: a normal one, a square, and a normal one again."""
+    rain = variant(squared(CensoredLogistic(mu, sigma, 0 * mu)))
+    parts = {"normal": variant(Normal(mu, sigma)), "rain": rain}
+    return by_target(["normal", "rain", "normal"], parts.__getitem__), [parts["normal"], rain, parts["normal"]]
+
+
+@pytest.mark.parametrize("variant", ["plain", "patched", "averaged", "moved"])
+def test_each_target_has_the_distribution_of_its_part(variant):
+    mu, sigma = (torch.tensor(values, dtype=torch.float64).expand(2, 3, 1, CELLS) for values in (MU[0], SIGMA[0]))
+    joined, parts = kinds(mu, sigma)
+    if variant == "patched":
+        joined, parts = patched(joined), [patched(part) for part in parts]
+    if variant == "averaged":
+        other, others = kinds(mu + 1, 2 * sigma)
+        joined = average([joined, other], WEIGHTS)
+        parts = [average([one, two], WEIGHTS) for one, two in zip(parts, others, strict=True)]
+    if variant == "moved":
+        joined, parts = joined.affine(mu * 0 + 1, sigma), [part.affine(mu * 0 + 1, sigma) for part in parts]
+    truth = torch.linspace(0, 5, mu.numel(), dtype=torch.float64).view(mu.shape)
+    numbers = {
+        "mean": lambda law: law.mean, "std": lambda law: law.std, "cdf": lambda law: law.cdf(truth),
+        "crps": lambda law: law.crps(truth), "log_prob": lambda law: law.log_prob(truth),
+        "quantile": lambda law: law.quantile(LEVELS), "at levels": lambda law: law.quantile(law.cdf(truth)[None]),
+        "extreme": lambda law: threshold_weighted_crps(law, truth, 0 * mu + 1),
+    }  # fmt: skip
+    for name, number in numbers.items():
+        for t, part in enumerate(parts):
+            torch.testing.assert_close(number(joined).select(-3, t), number(part).select(-3, t), msg=f"{name} {t}")
+            torch.testing.assert_close(
+                number(joined.of_target(t)).select(-3, t), number(part).select(-3, t), msg=f"{name} {t}"
+            )
+
+
+def test_each_target_has_its_distribution_in_numpy_too():
+    mu, sigma = (torch.tensor(values, dtype=torch.float64).expand(1, 3, 1, CELLS) for values in (MU[0], SIGMA[0]))
+    joined, _ = kinds(mu, sigma)
+    outputs = {}
+    structure = json.loads(json.dumps(_named(joined.export_form(), outputs)))
+    _check_structure(structure, [*outputs])
+    family = _family(structure, {name: value.numpy() for name, value in outputs.items()}, mu.shape[1:])
+    np.testing.assert_allclose(family.quantiles(LEVELS.numpy()), joined.quantile(LEVELS)[:, 0].numpy(), rtol=1e-6)
+    np.testing.assert_allclose(family.mean(), joined.mean[0].numpy(), rtol=1e-4)
+    np.testing.assert_allclose(family.std(), joined.std[0].numpy(), rtol=1e-3)
+    values = np.full((1, *mu.shape[1:]), 0.7)
+    np.testing.assert_allclose(family.cdf(values)[0], joined.cdf(torch.tensor(0.7))[0].numpy(), atol=1e-6)
+
+
+def test_unlike_targets_cannot_be_averaged():
+    mu = torch.ones(1, 3, 1, CELLS)
+    one = by_target([Normal, Normal, Logistic], lambda family: family(mu, mu))
+    other = by_target([Normal, Logistic, Logistic], lambda family: family(mu, mu))
+    with pytest.raises(InputError, match="different families of the targets cannot be averaged"):
+        average([one, other])
 
 
 @every

@@ -18,7 +18,7 @@ from models.corrector import Corrector
 from models.engines.forecast import RawForecast
 from models.engines.onnx_engine import OnnxEngine
 from models.engines.onnx_export import compare, export
-from models.engines.onnx_file import DESCRIPTION, DETAILS, PRODUCER, read_exported
+from models.engines.onnx_file import DESCRIPTION, DETAILS, EXPORT_FORMAT, PRODUCER, read_exported
 from models.engines.torch_engine import TorchEngine
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48], ["lsm"])
@@ -128,7 +128,7 @@ def test_one_member_and_other_lead_times_are_refused(exported, toy):
 
 
 def test_a_distribution_without_numpy_functions_is_refused(toy, tmp_path):
-    spec = MLP | {"head": "censored_shifted_gamma"}
+    spec = MLP | {"head": "censored_shifted_gamma", "power": 1}
     with pytest.raises(InputError, match=r"forecasts a censored shifted gamma, and only Normal, .* can be exported"):
         export(saved(toy, tmp_path / "a.safetensors", spec, RAIN), tmp_path / "a.onnx")
     assert not (tmp_path / "a.onnx").exists()
@@ -153,7 +153,7 @@ def written(path, nodes, initializers=(), functions=()):
     )  # fmt: skip
     model = helper.make_model(graph, producer_name=PRODUCER, functions=list(functions))
     digest = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()
-    details = {"format": 1, "graph_sha256": digest, "outputs": ["mu"], "distribution": {"kind": "Normal"}}
+    details = {"format": EXPORT_FORMAT, "graph_sha256": digest, "outputs": ["mu"], "distribution": {"kind": "Normal"}}
     for key, value in ((DESCRIPTION, "{}"), (DETAILS, json.dumps(details))):
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value

@@ -71,15 +71,15 @@ def test_packed_means_are_precise_to_a_thousandth_of_a_typical_departure(normali
     error = abs(found.location - climate.location) / climate.scale[:, None, None]
     assert 0 < error.max() <= 0.5e-3 * (1 + 1e-6)
     np.testing.assert_array_equal(found.scale, climate.scale)
-    assert (found.targets, found.power, found.lower) == ((0,), normalizer.power, (0.0,))
+    assert (found.targets, found.powers, found.lower) == ((0,), (*normalizer.powers,), (0.0,))
 
 
 def test_packed_values_of_something_else_are_refused(normalizer):
     packed, shape = TrainingClimate.of([normalizer], (0,)).pack(), (2, *GRID.shape)
     wrong = [
         ("steps", base64.b64encode(zlib.compress(bytes(8))).decode()), ("steps", "no base64"), ("steps", None),
-        ("steps", base64.b64encode(b"no zlib").decode()), ("scale", [1.0]), ("scale", [1.0, 0.0]), ("power", 0),
-        ("origin", [0.0, float("nan")]), ("lower", []), ("targets", "x"),
+        ("steps", base64.b64encode(b"no zlib").decode()), ("scale", [1.0]), ("scale", [1.0, 0.0]),
+        ("powers", [0]), ("powers", []), ("origin", [0.0, float("nan")]), ("lower", []), ("targets", "x"),
     ]  # fmt: skip
     for name, value in wrong:
         with pytest.raises(ValueError, match=r"its training climate|invalid literal"):
@@ -89,7 +89,7 @@ def test_packed_values_of_something_else_are_refused(normalizer):
 
 
 def test_a_committee_has_the_mean_climate(normalizer):
-    other = Normalizer(TASK, GRID, normalizer.power)
+    other = Normalizer(TASK, GRID, normalizer.powers)
     other.location.copy_(3 * normalizer.location)
     other.scale.copy_(2 * normalizer.scale)
     found = TrainingClimate.of([normalizer, other], (0,))

@@ -8,7 +8,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
 from models.corrector import REFERENCES, Corrector
-from models.distribution import Empirical, Ensemble, Normal, Patched
+from models.distribution import Empirical, Ensemble, Normal
 from models.statistical.climatology import Climatology
 
 GRID = Grid.regular(3, 4)
@@ -100,9 +100,10 @@ def test_each_target_of_a_task_gets_the_distribution_that_suits_it():
     corrector = Corrector(both, GRID, REFERENCES["climatology"], Days.static)
     corrector.fit(days_of(train))
     forecast = corrector(train)
-    assert isinstance(forecast, Patched)
-    assert isinstance(forecast.inner, Empirical)
-    assert isinstance(forecast.outer, Normal)
+    assert isinstance(forecast.of_target(0), Normal)
+    assert isinstance(forecast.of_target(1), Empirical)
+    # No target is the raw ensemble, which `correct` would leave as it is.
+    assert forecast.mask is None
     alone = Corrector(RAIN, GRID, REFERENCES["climatology"], Days.static)
     alone.fit(days_of(rain(range(1991, 2001))[0]))
     torch.testing.assert_close(

@@ -62,7 +62,7 @@ def test_a_large_sample_gives_the_true_coefficients():
     model.fit([batch])
     found = dict(
         zip(
-            coefficient_names(model.regression, seasonal=True),
+            coefficient_names(model.regressions[0], seasonal=True),
             model.coefficients[0, :, 0].flatten(1),
             strict=True,
         )
@@ -122,7 +122,7 @@ def test_cells_without_truth_or_errors_keep_the_raw_ensemble(scale):
     target[:, 0, 0, 3] = 5 + 2 * batch.ensemble[:, :, 1, 0, 3].mean(1)  # a function of the mean
     model = EMOS(task, GRID, scale=scale)
     model.fit([batch._replace(target=target)])
-    raw = raw_coefficients(model.regression, seasonal=True)
+    raw = raw_coefficients(model.regressions[0], seasonal=True)
     for column in range(3):
         assert torch.equal(model.coefficients[0, :, 0, 0, column], raw)
     assert not (model.coefficients[0, 0, 0, 1:] == 0).any()

@@ -73,7 +73,7 @@ def test_a_window_without_cases_gets_the_coefficients_of_the_whole_year():
     torch.testing.assert_close(window.coefficients[0], year.coefficients[0])
     assert not torch.equal(window.coefficients[18], year.coefficients[0])  # centred on day 183
     assert (
-        not (window.coefficients == raw_coefficients(window.regression, False).view(-1, 1, 1, 1))
+        not (window.coefficients == raw_coefficients(window.regressions[0], False).view(-1, 1, 1, 1))
         .all((1, 2, 3, 4))
         .any()
     )
