@@ -34,7 +34,7 @@ from models.parallel.mesh import arrange_mesh
 from training.network_training import train_network, validation_crps
 from training.run.trainer_options import TrainerOptions
 from training.step.correction_module import CorrectionModule
-from training.step.datamodule import open_training_data
+from training.step.training_data import open_training_data
 
 SYNCHRONOUS = 1 - 1e-9
 """A fraction of the run after which no local step remains."""

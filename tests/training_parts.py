@@ -14,10 +14,11 @@ from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task
-from training.network_training import train_network, validation_crps
+from training.network_training import train_network
 from training.run.trainer_options import TrainerOptions
+from training.step.batch_loss import validation_crps
 from training.step.correction_module import CorrectionModule
-from training.step.datamodule import open_training_data
+from training.step.training_data import open_training_data
 
 NET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
 SPECS = SHIPPED | {"deep": NET | {"depth": 3}, "routed": NET | {"mixture": {"routing_quantile": 0.3}}}

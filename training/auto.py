@@ -22,8 +22,6 @@ from models.corrector import Corrector, reads_moments
 from models.device import choose_device
 from models.parallel.mesh import Mesh
 from models.parallel.single_process import SingleProcess
-from training.memory.step_cost import measure_step
-from training.step.correction_module import CorrectionModule
 from training.training_run import Run, TrainingPlan, train_corrector
 
 NETWORKS = ("mlp", "unet")
@@ -113,6 +111,10 @@ def choose_networks(plan: TrainingPlan, run: Run, mesh: Mesh) -> list[str]:
 
 def network_minutes(plan: TrainingPlan, run: Run, name: str) -> float:
     """Return the minutes that the training of a network takes, from a step on one forecast."""
+    # Lightning is imported only where a network is trained.
+    from training.memory.step_cost import measure_step
+    from training.step.correction_module import CorrectionModule
+
     spec, task, options = named_options("model", name), plan.task, plan.options
     moments = reads_moments(spec, task)
     dates = plan.split.dates("train", task.lead_times)

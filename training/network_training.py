@@ -7,7 +7,7 @@ import logging
 import math
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +21,26 @@ from torch import nn
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.messages import warn
-from data_pipeline.common.progress import Progress, watched
-from data_pipeline.sample import Sample
-from models.device import copy_batch, watch_gpu
-from models.distribution import Distribution
+from data_pipeline.common.progress import Progress
+from models.device import watch_gpu
 from models.parallel.mesh import Mesh
 from training.memory.memory_plan import plan_memory
-from training.optimization.loss import CRPS
 from training.optimization.specs import build_spec
 from training.run.checkpoints import Checkpoints
 from training.run.cost_callback import CostCallback
 from training.run.history import LossHistory
 from training.run.loggers import make_loggers
-from training.run.pruning import Pruning, PruningOptions
+from training.run.pruning import PruningOptions
+from training.run.pruning_callback import Pruning
 from training.run.run_summary import RunSummary
 from training.run.trainer_options import TrainerOptions
 from training.run.training_progress import TrainingProgress
 from training.step.activation_checkpointing import checkpoint_activations
 from training.step.correction_module import CorrectionModule
 from training.step.curve_restart import CurveRestart
-from training.step.datamodule import TrainingData
 from training.step.local_steps import LocalSteps, check_local_steps
 from training.step.mesh_strategy import mesh_trainer_flags
+from training.step.training_data import TrainingData
 from training.step.weight_average import WeightAverage, validated_weights
 
 EXPECTED_WARNINGS = (
@@ -284,38 +282,3 @@ def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: b
         ) from None
     # PyTorch's name for CUDA graphs is `reduce-overhead`.
     model.compile(mode="reduce-overhead" if graphs else None)
-
-
-@torch.no_grad()
-def validation_crps(
-    module: CorrectionModule,
-    batches: Iterable[Sample],
-    device: torch.device | str = "cpu",
-    model: Callable[[Sample], Distribution] | None = None,
-) -> tuple[float, dict[int, float]]:
-    """Return the area-weighted CRPS in normalised units over a whole data set, and by lead time (hours).
-
-    It is computed on `device`. `model` replaces the corrector's model if it is given. Raises `InputError` if no cell of
-    the data set can be verified, or if the CRPS is not finite.
-    """
-    module.to(device)
-    leads = module.corrector.task.lead_times
-    sums = torch.zeros(len(leads), 2, dtype=torch.float64, device=device)
-    for batch in watched(batches, "validation of the result: batch"):
-        own = batch.lead_time.tolist()  # before the copy to a GPU, which this would wait for
-        batch = copy_batch(batch, module.device)
-        for number, lead in enumerate(leads):
-            rows = [row for row, other in enumerate(own) if other == lead]
-            if rows:
-                part = batch if len(rows) == len(own) else Sample(*(field[rows] for field in batch))
-                sums[number] += module.summed_loss(CRPS(), part, model)
-    by_lead = module.mesh.sum(sums).tolist()
-    total, weight = (sum(column) for column in zip(*by_lead, strict=True))
-    if weight == 0:
-        raise InputError(
-            "no cell of the validation dates has both an analysis and all members of the ensemble; "
-            "check data.archive.analysis and data.split.val"
-        )
-    if not math.isfinite(total):
-        raise InputError(f"the validation CRPS is {total / weight}: the model's forecasts are not finite numbers")
-    return total / weight, {lead: value / own for lead, (value, own) in zip(leads, by_lead, strict=True) if own > 0}

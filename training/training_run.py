@@ -37,7 +37,6 @@ from models.parallel.mesh import Mesh
 from models.parallel.mesh_shape import AUTO
 from models.provenance.training_dates import split_provenance, state_training, valid_days
 from training.initial_state import fit_corrector, load_initial_weights, warning_of_validation
-from training.network_training import train_network, validation_crps
 from training.optimization.eecrps import EECRPS, WeightedByIndex
 from training.optimization.fine_tuning import PretrainedWeights
 from training.optimization.loss import CRPS, Loss
@@ -47,9 +46,9 @@ from training.run.pruning import pruned_message
 from training.run.run_statistics import RunStatistics
 from training.run.run_summary import RunSummary
 from training.run.trainer_options import TrainerOptions
-from training.step.correction_module import CorrectionModule
-from training.step.datamodule import open_training_data
+from training.step.batch_loss import BatchLoss, validation_crps
 from training.step.mesh_choice import settle_mesh
+from training.step.training_data import open_training_data
 from training.validation_references import compare_lead_times, fitted_references
 
 
@@ -211,10 +210,15 @@ def train_corrector(
             warn_of_validation(teacher.path, teacher.provenance)
         summary.enter("start")
         raw = partial(raw_forecast, task=task, moments=moments)
-        module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches), raw, teacher)
+        module = BatchLoss(corrector, options, mesh)
         device = torch.device("cpu")
         if needs_validation(corrector):
+            # Importing Lightning takes seconds, which a model that is fitted in closed form does not need.
+            from training.network_training import train_network
+            from training.step.correction_module import CorrectionModule
+
             check_validation(spec["_target_"], corrector, split)
+            module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches), raw, teacher)
             device = train_network(module, data, run.folder, summary)
             if was_pruned():
                 return None
@@ -236,7 +240,7 @@ def train_corrector(
 
 
 def validate(
-    module: CorrectionModule, batches: Iterable[Sample], device: torch.device, summary: RunSummary,
+    module: BatchLoss, batches: Iterable[Sample], device: torch.device, summary: RunSummary,
     raw: Callable[[Sample], Distribution], plan: TrainingPlan, training: Dates,
 ) -> float:  # fmt: skip
     """Compare the corrector with the references on the validation dates, at each lead time; return its CRPS."""

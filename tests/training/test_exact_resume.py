@@ -17,7 +17,7 @@ from data_pipeline.prefetch.budget import Budget
 from models.parallel.mesh import Mesh, arrange_mesh
 from training.network_training import train_network
 from training.step.correction_module import CorrectionModule
-from training.step.datamodule import open_training_data
+from training.step.training_data import open_training_data
 
 RUN = {
     "spec": NET | {"width": 16, "depth": 2}, "count": 24, "epochs": 2, "checkpoint_minutes": 1e-9,

@@ -28,10 +28,11 @@ from models.corrector import build_model
 from models.parallel import quantile
 from models.parallel.mesh import Mesh
 from training import network_training
-from training.network_training import train_network, validation_crps
+from training.network_training import train_network
 from training.optimization.eecrps import WeightedByIndex
 from training.optimization.loss import CRPS, EnergyScore, SeparateMeanAndSpread, SquaredError, ThresholdWeightedCRPS
-from training.step.datamodule import open_training_data
+from training.step.batch_loss import validation_crps
+from training.step.training_data import open_training_data
 
 TASK = Task("toy", ["2t", "msl", "sst"], ["2t"], [48])
 """With an input at sea only, as in the default task."""

@@ -18,9 +18,10 @@ from models.parallel.mesh import Mesh
 from training.network_training import make_trainer, set_matmul_precision, train_network
 from training.run import checkpoints
 from training.run.checkpoints import Checkpoints
-from training.run.trainer_options import OWNED, TrainerOptions
+from training.run.lightning_options import OWNED
+from training.run.trainer_options import TrainerOptions
 from training.step.correction_module import CorrectionModule
-from training.step.datamodule import open_training_data
+from training.step.training_data import open_training_data
 
 FREE = {
     "min_epochs", "min_steps", "max_time", "limit_train_batches", "log_every_n_steps", "enable_progress_bar",

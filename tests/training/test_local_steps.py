@@ -18,8 +18,8 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.order import SampleOrder
 from models.parallel.mesh import Mesh, arrange_mesh
 from training.network_training import train_network
-from training.step.datamodule import open_training_data
 from training.step.local_steps import LocalSteps
+from training.step.training_data import open_training_data
 
 MOMENTUM, RATE, DECAY, EPOCHS = 0.9, 0.01, 0.8, 4
 SGD = {

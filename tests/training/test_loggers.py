@@ -15,7 +15,7 @@ from models.parallel.mesh import Mesh
 from training.network_training import train_network
 from training.run.loggers import make_loggers
 from training.run.run_summary import RunSummary
-from training.step.datamodule import open_training_data
+from training.step.training_data import open_training_data
 
 PACKAGES = {
     "mlflow/__init__.py": "def set_tracking_uri(uri): pass",

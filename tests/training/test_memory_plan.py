@@ -28,7 +28,7 @@ from training.run.run_folder import MEMORY_PLAN
 from training.run.trainer_options import TrainerOptions
 from training.step.activation_checkpointing import checkpoint_activations
 from training.step.correction_module import CorrectionModule
-from training.step.datamodule import open_training_data
+from training.step.training_data import open_training_data
 
 PLAN = MemoryPlan(
     measured={}, pass_bytes=1100, seconds=1.0, weight_bytes=100, copies=2, sample_bytes=10, share=8, micro_batch=1

@@ -19,12 +19,13 @@ from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from training.network_training import train_network, validation_crps
+from training.network_training import train_network
 from training.optimization.loss import CRPS
 from training.run.checkpoints import Checkpoints
 from training.run.trainer_options import TrainerOptions
+from training.step.batch_loss import validation_crps
 from training.step.correction_module import CorrectionModule
-from training.step.datamodule import open_training_data
+from training.step.training_data import open_training_data
 from training.step.weight_average import validated_weights
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])

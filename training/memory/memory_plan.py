@@ -26,7 +26,7 @@ from training.memory.step_cost import Autocast, computed_bytes, measure_step
 from training.run.run_folder import MEMORY_PLAN
 from training.run.trainer_options import TrainerOptions
 from training.step.correction_module import CorrectionModule
-from training.step.datamodule import TrainingData
+from training.step.training_data import TrainingData
 
 SLACK, SCATTERED, MOST_SCATTERED = 1.1, 0.7, 1_200_000_000
 """A process needs up to `SLACK` times the bytes of a step's tensors. It also needs the smaller one of `SCATTERED` times

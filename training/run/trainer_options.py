@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
-
-import pytorch_lightning as pl
-from pytorch_lightning.profilers import Profiler
 
 from data_pipeline.common.checks import (
     check_between,
@@ -22,45 +17,12 @@ from data_pipeline.common.checks import (
 )
 from data_pipeline.common.errors import InputError
 from training.optimization.optimizer import ADAMW, check_optimizer, check_scheduler
-from training.optimization.specs import check_spec
-from training.run.loggers import check_logger
 from training.run.pruning import PruningOptions
 
 Precision = Literal["32-true", "bf16-mixed"]
 Compression = Literal["none", "fp16", "bf16"]
 Matmul = Literal["highest", "high", "medium"]
 Spec = Mapping[str, Any]
-
-OWNED = {
-    "accelerator": "set trainer.accelerator",
-    "strategy": "set trainer.mesh, trainer.sharded and trainer.compression",
-    "devices": "set trainer.mesh",
-    "num_nodes": "set trainer.mesh",
-    "precision": "set trainer.precision",
-    "logger": "set trainer.loggers",
-    "callbacks": "set trainer.callbacks",
-    "profiler": "set trainer.profiler",
-    "max_epochs": "set trainer.epochs",
-    "accumulate_grad_batches": "set trainer.accumulate_grad_batches",
-    "gradient_clip_val": "set trainer.gradient_clip",
-    "benchmark": "set trainer.cudnn_benchmark",
-    "default_root_dir": "set run_dir",
-    "max_steps": "the scheduler needs whole epochs; set trainer.epochs",
-    "fast_dev_run": "it saves no checkpoints, which the corrector needs; set trainer.epochs=1",
-    "barebones": "it saves no checkpoints, which the corrector needs",
-    "enable_checkpointing": "checkpoints are always saved",
-    "num_sanity_val_steps": "the first validation covers all validation years, to compare all epochs with it",
-    "val_check_interval": "every epoch ends with a validation, which selects the best weights",
-    "check_val_every_n_epoch": "every epoch ends with a validation, which selects the best weights",
-    "limit_val_batches": "the best weights are selected on all validation years; change data.split.val",
-    "limit_test_batches": "training runs no test",
-    "limit_predict_batches": "training runs no prediction",
-    "overfit_batches": "it validates on training data; change data.split",
-    "use_distributed_sampler": "trainer.mesh distributes the samples among ranks",
-    "reload_dataloaders_every_n_epochs": "batches are prefetched across epochs",
-    "sync_batchnorm": "set model.norm, whose statistics cover all ranks",
-}
-"""Flags of Lightning's Trainer that `trainer.lightning` must not set, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -190,39 +152,10 @@ class TrainerOptions:
             )
         if self.scheduler is not None:
             check_scheduler(self.scheduler)
-        for index, spec in enumerate(_listed("trainer.callbacks", self.callbacks)):
-            check_spec(f"trainer.callbacks[{index}]", spec, pl.Callback)
-        for index, spec in enumerate(_listed("trainer.loggers", self.loggers)):
-            check_logger(f"trainer.loggers[{index}]", spec)
-        if isinstance(self.profiler, str):
-            check_choice("trainer.profiler", self.profiler, ("simple", "advanced", "pytorch"))
-        elif self.profiler is not None:
-            check_spec("trainer.profiler", self.profiler, Profiler, given={"dirpath": None})
-        self._check_flags()
+        if any(
+            part is not None and part != [] for part in (self.callbacks, self.loggers, self.profiler, self.lightning)
+        ):
+            # Importing Lightning takes seconds, which a model that is fitted in closed form does not need.
+            from training.run.lightning_options import check_lightning_options
 
-    def _check_flags(self) -> None:
-        flags = {} if self.lightning is None else self.lightning
-        if not isinstance(flags, Mapping):
-            raise InputError(f"trainer.lightning must be {{flag: value, ...}}, got {flags!r}")
-        known = [name for name in inspect.signature(pl.Trainer).parameters if name not in OWNED]
-        for flag, value in flags.items():
-            if flag in OWNED:
-                raise InputError(f"trainer.lightning must not set {flag}: {OWNED[flag]}")
-            if flag not in known:
-                close = difflib.get_close_matches(str(flag), known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(known)}"
-                raise InputError(f"trainer.lightning: Lightning's Trainer has no flag {flag!r}; {hint}")
-            for index, inner in enumerate(value if isinstance(value, list | tuple) else [value]):
-                if isinstance(inner, Mapping) and "_target_" in inner:
-                    check_spec(f"trainer.lightning.{flag}[{index}]", inner, object)
-        if flags.get("deterministic") and self.cudnn_benchmark:
-            raise InputError(
-                "trainer.lightning.deterministic and trainer.cudnn_benchmark exclude each other; "
-                "set trainer.cudnn_benchmark=false"
-            )
-
-
-def _listed(option: str, specs: Any) -> Sequence[Any]:
-    if specs is not None and not isinstance(specs, list | tuple):
-        raise InputError(f"{option} must be a list of {{_target_: package.Class, ...}}, got {specs!r}")
-    return specs or []
+            check_lightning_options(self)

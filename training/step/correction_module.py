@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,34 +16,30 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.loader import Prefetcher
-from data_pipeline.sample import Sample, verifiable
+from data_pipeline.sample import Sample
 from models.corrector import Corrector
 from models.device import copy_batch
 from models.distribution import Distribution
 from models.layers.dropout import draw_step_key, masks_for
 from models.layers.loss_term import LossTermLayer, loss_terms
 from models.parallel.mesh import Mesh
-from training.optimization.loss import CRPS, Loss, weighted_sum, weights_of_cells
+from training.optimization.loss import CRPS, Loss, weights_of_cells
 from training.optimization.optimizer import decay_groups, make_optimizer, make_scheduler
 from training.optimization.teacher import Teacher
 from training.run.trainer_options import TrainerOptions
+from training.step.batch_loss import BatchLoss
 
 
-class CorrectionModule(pl.LightningModule):
+class CorrectionModule(BatchLoss, pl.LightningModule):
     """Minimises the mean of `loss` over cells, targets and forecasts, with the cell weights of the loss.
 
-    Cells without truth, or with a missing raw member of the target, have no weight; evaluation leaves them out too.
-
-    The loss is computed in normalised units, so that all targets count alike. On a `mesh` the mean is over all ranks,
-    whatever the sizes of tiles and batches. Without a mesh the module runs under any `pytorch_lightning.Trainer`. It
-    reads learning rate, weight decay, optimizer, scheduler and seed from `options`; the number of steps is the
-    Trainer's. Give the number of `batches` of an epoch if their loader has a state: `estimated_stepping_batches` of a
-    resumed Trainer prevents Lightning from restoring that state. `raw` returns the raw ensemble of a normalised batch;
-    its CRPS is computed once, in the sanity check, which reads all validation samples. The loss against the forecasts
-    of a `teacher` is part of the training loss, but not of the validation loss.
+    On a `mesh` the mean is over all ranks, whatever the sizes of tiles and batches. Without a mesh the module runs
+    under any `pytorch_lightning.Trainer`. It reads learning rate, weight decay, optimizer, scheduler and seed from
+    `options`; the number of steps is the Trainer's. Give the number of `batches` of an epoch if their loader has a
+    state: `estimated_stepping_batches` of a resumed Trainer prevents Lightning from restoring that state. `raw` returns
+    the raw ensemble of a normalised batch; its CRPS is computed once, in the sanity check, which reads all validation
+    samples. The loss against the forecasts of a `teacher` is part of the training loss, but not of the validation loss.
     """
-
-    area: Tensor
 
     def __init__(
         self,
@@ -56,18 +51,13 @@ class CorrectionModule(pl.LightningModule):
         raw: Callable[[Sample], Distribution] | None = None,
         teacher: Teacher | None = None,
     ) -> None:
-        super().__init__()
-        self.corrector, self.options, self.mesh = corrector, options or TrainerOptions(), mesh or Mesh.single()
+        super().__init__(corrector, options, mesh)
         self.loss, self._batches, self._raw = loss or CRPS(), batches, raw
         self._teacher = teacher
         self.local = False
         """Whether a step is local: its loss covers the samples of this data rank only (`training.step.local_steps`)."""
         self._has_loss_terms = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
-        weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
-        self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[dict[str, Tensor]] = []
-        self.micro_batch: int | None = None
-        """Number of forecasts computed at a time; None for a whole batch. `training.memory.memory_plan` sets it."""
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Copy a batch to a GPU while the GPU computes the previous step."""
@@ -130,25 +120,6 @@ class CorrectionModule(pl.LightningModule):
         if self.micro_batch is None:
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
-    def _micro_batches(self, batch: Sample) -> list[Sample]:
-        """Return a batch in parts of at most `micro_batch` forecasts, as even as possible.
-
-        If weights are sharded, every pass gathers them, so all ranks need the same number of parts: parts without truth
-        make up the number.
-        """
-        if self.micro_batch is None:
-            return [batch]
-        forecasts = len(batch.target)
-        count = -(-forecasts // self.micro_batch)
-        ends = [number * forecasts // count for number in range(count + 1)]
-        parts = [Sample(*(field[start:end] for field in batch)) for start, end in pairwise(ends)]
-        if self.options.sharded:
-            wanted = -(-self.options.batch_size // self.mesh.data)
-            first = Sample(*(field[:1] for field in batch))
-            empty = first._replace(target=torch.full_like(first.target, torch.nan))
-            parts += [empty] * (-(-wanted // self.micro_batch) - count)
-        return parts
-
     @torch.no_grad()
     def _sum_of_weights(self, part: Sample) -> Tensor:
         """Return the sum of weights that `weighted_loss` returns, without computing a forecast."""
@@ -210,32 +181,6 @@ class CorrectionModule(pl.LightningModule):
 
         quantiles = self.corrector.normalizer.normalise_targets(self._teacher.quantiles(batch))
         return self._teacher.mixed(value, loss_of, quantiles, sample.target), weight
-
-    def weighted_loss(
-        self, loss: Loss, batch: Sample, model: Callable[[Sample], Distribution] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the weighted sum of a loss over this rank's tile of a batch, and the sum of the weights.
-
-        `model` replaces the corrector's model if it is given.
-        """
-        sample = self._normalised(batch)
-        return self._weighted(loss, (self.corrector.model if model is None else model)(sample), sample)
-
-    def _normalised(self, batch: Sample) -> Sample:
-        """Return a batch in normalised units, with truth only in the cells that are verified."""
-        truth = verifiable(batch, self.corrector.task.target_channels)
-        normalised: Sample = self.corrector.normalizer(batch._replace(target=truth))
-        return normalised
-
-    def _weighted(self, loss: Loss, forecast: Distribution, sample: Sample) -> tuple[Tensor, Tensor]:
-        area = self.corrector.domain.cut(self.area)
-        return weighted_sum(loss, forecast, sample, area, self.corrector.normalizer)
-
-    @torch.no_grad()
-    def summed_loss(self, loss: Loss, batch: Sample, model: Callable[[Sample], Distribution] | None = None) -> Tensor:
-        """Return the two sums of `weighted_loss` as one tensor in float64, computed in micro-batches."""
-        parts = self._micro_batches(batch)
-        return torch.stack([torch.stack(self.weighted_loss(loss, part, model)).double() for part in parts]).sum(0)
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to the loader. A loader that resumes inside an epoch has it from the checkpoint."""
