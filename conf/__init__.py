@@ -3,17 +3,19 @@
 Only verb files import this package, and only `hydra_command` imports Hydra. A `light_verb` has options without groups,
 which `command_line` reads in a few milliseconds, also where Hydra is not installed. User errors, such as a misspelt
 option, a wrong value or a missing file, print one line on stderr that starts with `error:` and exit with code 2, or 3
-if the same command can resume. DEEPWEATHER_DEBUG=1 shows the traceback.
+if the same command can resume. DEEPWEATHER_DEBUG=1 shows the traceback. A command whose output goes to a program that
+has ended, such as `head`, ends silently with code 141, as other Unix commands do.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import select
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from conf.command_line import SHORT, NeedsHydraError, has_groups, read_options
@@ -24,6 +26,9 @@ from data_pipeline.common.progress import show_progress
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+READER_ENDED = 141
+"""Exit code of a command that writes to a program that has ended: that of the shell for the signal SIGPIPE."""
 
 
 def build(node: Any, **objects: Any) -> Any:
@@ -100,6 +105,27 @@ def _full_words(words: Sequence[str]) -> list[str]:
     return [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
 
 
+def check_words(name: str, words: Sequence[str]) -> None:
+    """Raise the error of `deepweather NAME WORDS` for wrong words, before the verb is imported, which takes seconds."""
+    if any(word.startswith("-") for word in words):
+        return  # several runs, whose words only Hydra reads
+    full = _full_words(words)
+    if has_groups(name):
+        with package(f"deepweather {name}", "train"):
+            from conf.hydra_command import composed
+        composed(name, full)
+    else:
+        with suppress(NeedsHydraError):
+            read_options(name, full)
+
+
+def print_options(name: str, words: Sequence[str]) -> None:
+    """Print what a flag of Hydra asks for, such as `--cfg job`, without importing the verb."""
+    sys.argv[1:] = _full_words(words)
+    with reporting():
+        _run_by_hydra(name, f"deepweather {name}", lambda cfg: None)
+
+
 def options_of_verb(name: str, words: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
     """Return some options of `deepweather NAME WORDS`, such as `trainer.mesh`, as plain values; None for an absent one.
 
@@ -131,9 +157,14 @@ def reporting() -> Iterator[None]:
     try:
         interruption.install()
         yield
+        sys.stdout.flush()
     except KeyboardInterrupt:
         leave(InterruptedRunError(interruption.INTERRUPTED))
     except Exception as error:
+        if any(isinstance(link, BrokenPipeError) for link in _chain(error)) and _reader_has_ended():
+            # Python writes what is left in the buffer of standard output when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(READER_ENDED)
         explained = explain(error)
         if explained is None or os.environ.get("DEEPWEATHER_DEBUG") == "1":
             raise
@@ -153,9 +184,7 @@ def leave(error: InputError) -> NoReturn:
 
 def explain(error: BaseException) -> InputError | None:
     """Return the error for the user if `error`, or one of its causes, is a user error, else None."""
-    chain = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
-        chain.append(cause)
+    chain = _chain(error)
     for link in chain:
         if isinstance(link, InputError):
             return link
@@ -164,3 +193,18 @@ def explain(error: BaseException) -> InputError | None:
     from conf.hydra_command import explain_hydra
 
     return explain_hydra(error, chain)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an error and its causes."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain
+
+
+def _reader_has_ended() -> bool:
+    """Return whether standard output is a pipe whose reader has ended."""
+    poll = select.poll()
+    poll.register(1, 0)
+    return bool(poll.poll(0))

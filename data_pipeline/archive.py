@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, get_args
-
-import xarray as xr
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import AbsentVariableError, InputError
@@ -31,6 +29,9 @@ from data_pipeline.regridding.target import TargetGrid, check_grid_option, regul
 from data_pipeline.regridding.weights import METHODS, Method
 from data_pipeline.task import Task, Variable
 from data_pipeline.truth_checks import CHECKS_VERSION, Findings, TruthChecks, checked, examine
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
 
@@ -107,6 +108,8 @@ class Archive:
     def static(self) -> xr.Dataset:
         """All static fields, (latitude, longitude); empty if there are none."""
         if not self.static_fields:
+            import xarray as xr
+
             return xr.Dataset()
         return files.static_dataset(self.static_fields, self.variable_names, self._target)
 

@@ -55,8 +55,13 @@ VERBS = {
     "submit": ("conf.submit", "run one of these verbs as a job of Slurm"),
 }
 USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
-    f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()
+    [
+        *(f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()),
+        "\n`deepweather VERB --help` lists a verb's options, `--help all` those rarely changed, too.",
+    ]
 )
+PRINTED_BY_HYDRA = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc"}
+"""Flags with which Hydra prints something, and the verb does not run."""
 
 
 def __getattr__(name: str) -> Any:
@@ -79,24 +84,31 @@ def main() -> None:
     # Before imports that take time, such as numpy.
     interruption.install(at_once=True)
     atexit.register(interruption.ignore)
+    from conf import check_words, print_options, reporting
     from data_pipeline.common.progress import show_progress
 
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "help"):
-        print(f"{USAGE}\n\n`deepweather VERB --help` lists a verb's options, `--help all` those rarely changed, too.")
+        with reporting():
+            print(USAGE)
         return
     verb = sys.argv[1]
     if verb not in VERBS:
         sys.exit(_unknown(verb))
-    if {*sys.argv[2:]} & {"-h", "--help"}:
-        # Before the verb is imported, which takes seconds where it needs PyTorch.
-        from conf import reporting
+    mark_begin()
+    words = sys.argv[2:]
+    # Before the verb is imported, which takes seconds where it needs PyTorch.
+    if {*words} & {"-h", "--help"}:
         from conf.help_text import help_text
 
         with reporting():
-            print(help_text(verb, sys.argv[2:]))
+            print(help_text(verb, words))
         return
     del sys.argv[1]
-    mark_begin()
+    if {word.partition("=")[0] for word in words} & PRINTED_BY_HYDRA:
+        print_options(verb, words)
+        return
+    with reporting():
+        check_words(verb, words)
     # Processes must not import modules from the current folder.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     # On a shared machine, threads that spin while they wait made training five times slower.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import deepweather
@@ -250,7 +251,7 @@ class Toy(Dataset):
         H, W = grid.shape
         self.task, self.grid, self.members = task, grid, members
         self.fingerprint = f"toy {task.to_json()} {grid} {count} {members} {seed}"
-        self.static = static_fields(grid, replace(task, static=()), xr.Dataset())
+        self.static = static_fields(grid, replace(task, static=()), SimpleNamespace(static=xr.Dataset()))
         self.static = torch.cat([self.static, torch.rand(len(task.static), H, W, generator=generator)])
         C, targets = len(task.channels), list(task.target_channels)
         self.samples = []

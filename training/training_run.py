@@ -118,7 +118,7 @@ def train_corrector(
 
     if was_pruned():
         return None
-    static = static_fields(run.grid, task, plan.sources["train"].static)
+    static = static_fields(run.grid, task, plan.sources["train"])
     if (tensors := outline(lambda: Corrector(task, run.grid, spec, static))) is not None:
         check_memory(spec["_target_"], tensors)
         check_validation(spec["_target_"], tensors, split)

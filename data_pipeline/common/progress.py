@@ -166,6 +166,8 @@ class _Screen:
         self._thread: threading.Thread | None = None
         self._stream: TextIO = sys.stdout
         self._last = 0.0
+        self._wake = 0.0
+        """The time until which the thread waits."""
         self.in_place = False
         self.drawn = False
         """Whether the last line of the terminal is a progress line."""
@@ -176,7 +178,9 @@ class _Screen:
         """Show this work from now on."""
         with self.lock:
             self._stack.append(progress)
-            self._changed.notify_all()
+            # Waking the thread takes a tenth of a millisecond, as long as the work on a forecast of a station.
+            if self._due() < self._wake:
+                self._changed.notify_all()
 
     def pop(self, progress: Progress, finished: bool) -> None:
         """Stop showing this work; print a last line if it took long."""
@@ -245,7 +249,8 @@ class _Screen:
         own = threading.current_thread()
         with self.lock:
             while self._thread is own:
-                wait = self._due() - time.monotonic()
+                self._wake = self._due()
+                wait = self._wake - time.monotonic()
                 if wait > 0:
                     self._changed.wait(wait)
                 else:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from data_pipeline.samples.pseudo_members import read_moments
 from data_pipeline.task import POSITION, Channel, Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, check_targets
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 
 class OpenedTask(NamedTuple):
     """The channels of a task, the analyses of its targets, and its static fields (S, H, W)."""
@@ -56,7 +53,7 @@ def open_task(source: DataSource, task: Task, dates: Dates, moments: bool = Fals
         raise InputError(f"the ensemble has {inputs.grid}, the analysis {truth.grid}; {advice}")
     meanings = inputs.meanings
     check_targets([meanings[k] for k in task.target_channels], truth.meanings, task.lead_times)
-    return OpenedTask(inputs, truth, static_values(inputs.grid, task, source.static))
+    return OpenedTask(inputs, truth, static_values(inputs.grid, task, source))
 
 
 def input_fields(source: FieldSource, task: Task) -> Fields:
@@ -152,7 +149,7 @@ def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetim
     return found
 
 
-def static_values(grid: Grid, task: Task, available: xr.Dataset) -> np.ndarray:
+def static_values(grid: Grid, task: Task, source: DataSource) -> np.ndarray:
     """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive.
 
     The fields `altitude` and `model_altitude` of points are taken from their coordinates.
@@ -165,6 +162,7 @@ def static_values(grid: Grid, task: Task, available: xr.Dataset) -> np.ndarray:
     for name in task.static:
         if name in known:
             continue
+        available = source.static
         if name not in available:
             raise InputError(
                 f"task {task.name} needs the static field {name}, the data source has "

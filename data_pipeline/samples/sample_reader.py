@@ -5,21 +5,17 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL, Fields
+from data_pipeline.protocols import ALL, DataSource, Fields
 from data_pipeline.sample import Sample
 from data_pipeline.samples.inputs import static_values
 from data_pipeline.samples.pseudo_members import complete_cells, read_moments
 from data_pipeline.task import Task
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 
 def read_sample(
@@ -56,9 +52,9 @@ def read_sample(
     )
 
 
-def static_fields(grid: Grid, task: Task, available: xr.Dataset) -> Tensor:
+def static_fields(grid: Grid, task: Task, source: DataSource) -> Tensor:
     """Return the static channels of a task, (S, H, W); see `inputs.static_values`."""
-    return torch.from_numpy(static_values(grid, task, available))
+    return torch.from_numpy(static_values(grid, task, source))
 
 
 class _Memory(np.ndarray):

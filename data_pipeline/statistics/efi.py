@@ -20,9 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import dask
 import numpy as np
-from dask.delayed import delayed
 
 from data_pipeline.calendar import climatology_day
 from data_pipeline.common.checks import check_positive
@@ -170,6 +168,9 @@ class EfiClimate:
 
     def compute(self, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
         """Yield one piece for each target, lead time and band of latitudes."""
+        import dask
+        from dask.delayed import delayed
+
         stack, finish = delayed(_stack, pure=True), delayed(_window_quantiles, pure=True)
         all_days = self.axes(training)[1]["day"]
         reach = self.window_starts // 2

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import dask
 import numpy as np
-import xarray as xr
-from dask.delayed import delayed
 
 from data_pipeline.cell_moments import FORECASTS_OF_A_BLOCK, CellMoments
 from data_pipeline.common.checks import check_integer, check_positive
@@ -22,6 +19,9 @@ from data_pipeline.samples.pseudo_members import complete_cells, pseudo_members
 from data_pipeline.sources.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 SAMPLE_KINDS = ("members", "moments")
 """Kinds of samples that models read: all members, or two `pseudo_members` with the members' mean and spread."""
@@ -101,6 +101,9 @@ class Normalization:
 
     def compute(self, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
         """Yield the maps of each band of latitudes; before them, a piece without values for each group of blocks."""
+        import dask
+        from dask.delayed import delayed
+
         read = delayed(_read_block, pure=True)
         # With names, Dask does not hash the positions of all messages, and sends the fields to each worker once.
         label = f"{training.source.fingerprint} {training.task.lead_times}"

@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import netCDF4
 import numpy as np
-import xarray as xr
 
 from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.common.file_format import (
@@ -37,6 +36,9 @@ from data_pipeline.grid import Grid
 from data_pipeline.statistics import STATISTICS
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Piece, Statistic
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _REMEDY = "name a file that deepweather prepare has made, or run prepare again"
 _VERSION = 2
@@ -205,6 +207,8 @@ def _chunk(sizes: Mapping[str, int]) -> list[int]:
 
 
 def _open(path: Path) -> xr.Dataset:
+    import xarray as xr
+
     if not path.is_file():
         name = path.stem if path.stem in STATISTICS else "NAME"
         raise InputError(f"the file {path} does not exist; make it with deepweather prepare 'statistics=[{name}]'")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dask.delayed import Delayed, delayed
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
@@ -18,6 +18,9 @@ from data_pipeline.protocols import ALL, DataSource, Fields
 from data_pipeline.samples.inputs import OpenedTask, open_task
 from data_pipeline.samples.selection import Selection, select_forecasts
 from data_pipeline.task import Task
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
 
 ForecastKey = tuple[int, int]
 """Positions of a forecast's start and lead time."""
@@ -50,6 +53,8 @@ class TrainingForecasts:
 
     def members(self, target: int, keys: Collection[ForecastKey], rows: slice = ALL) -> dict[ForecastKey, Delayed]:
         """Return the delayed members (M, h, W) of a target of the task at each key, in a band of latitudes."""
+        from dask.delayed import delayed
+
         # Dask neither hashes nor copies the positions of all messages.
         fields, read = delayed(self.inputs, pure=False, traverse=False), delayed(_members, pure=False)
         channel = self.task.target_channels[target]

@@ -11,14 +11,15 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import h5py
-import netCDF4
 import numpy as np
-from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
 
 from data_pipeline.grids.grid_coordinates import grid_coordinates
 from data_pipeline.store.store_plan import StorePlan
+
+if TYPE_CHECKING:
+    import netCDF4
 
 ENSEMBLE_NAME, TARGET_NAME = "ensemble", "target"
 """Names of the NetCDF variables."""
@@ -35,6 +36,10 @@ _GRID_ATTRIBUTES = {
 
 def create_shard(path: Path, plan: StorePlan, samples: range) -> dict[str, int]:
     """Create the file of `samples` without their values; return the offsets of `ensemble` and `target`."""
+    import h5py
+    import netCDF4
+    from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
+
     # Other threads may write shards, or read NetCDF files: the library is not thread-safe.
     with NETCDF4_PYTHON_LOCK, name_file_in_errors(path), netCDF4.Dataset(path, "w", format="NETCDF4") as file:
         _write_metadata(file, plan, samples)

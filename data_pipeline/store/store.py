@@ -7,9 +7,9 @@ from concurrent.futures import Executor
 from functools import cached_property
 from itertools import compress, product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
@@ -28,6 +28,9 @@ from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
 from data_pipeline.store.store_writer import WriteJob, complete_store
 from data_pipeline.task import Task, Variable
 from data_pipeline.truth_checks import Findings, TruthChecks, checked, examine
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _HOW_TO_REPAIR = "run `deepweather prepare` again, which rewrites only missing and damaged files"
 
@@ -128,6 +131,8 @@ class Store:
     @cached_property
     def static(self) -> xr.Dataset:
         """All static fields of the archive, (latitude, longitude)."""
+        import xarray as xr
+
         if not self.contents.static:
             return xr.Dataset()
         with xr.open_dataset(self.folder / STATIC_NAME, engine="netcdf4") as fields:

@@ -47,6 +47,13 @@ class Conversion(NamedTuple):
         return self != Conversion()
 
 
+USUAL = {
+    ("degC", "K"): Conversion(offset=273.15), ("hPa", "Pa"): Conversion(100.0), ("mm", "m"): Conversion(0.001),
+    ("%", "1"): Conversion(0.01), ("g kg-1", "1"): Conversion(0.001), ("knot", "m s-1"): Conversion(1852 / 3600),
+}  # fmt: skip
+"""Conversions of most files, as pint computes them: importing pint takes 0.8 s, longer than reading a station."""
+
+
 def find_conversion(units: str, wanted: str, *, water: bool = False, standard_name: str = "") -> Conversion | None:
     """Return the conversion from `units` to `wanted`; None if there is none, or if a unit is unknown.
 
@@ -61,6 +68,8 @@ def find_conversion(units: str, wanted: str, *, water: bool = False, standard_na
     given, target = (normalize_units(text).replace("gpm", "m") for text in (units, wanted))
     if given == target:
         return Conversion()
+    if (found := USUAL.get((given, target))) is not None:
+        return found
     if standard_name == "geopotential_height" and given == "m" and target == "m2 s-2":
         return Conversion(STANDARD_GRAVITY)
     return _convert(given, target, water)

@@ -18,6 +18,7 @@ from data_pipeline.formats.cf.block import FieldBlock
 from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.positions import compact
+from data_pipeline.formats.loaded import LOADED_BYTES
 from data_pipeline.formats.netcdf.file import NetCDFFile, library_lock
 from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog
 from data_pipeline.grid import COORDINATE_TOLERANCE
@@ -143,6 +144,8 @@ class _BlockWriter:
         self.lowest, self.highest = np.inf, -np.inf
         self.spool: Any = None
         self.waiting: dict[int, int] = {}
+        self.memory: np.ndarray | None = None
+        """The variable's stored values, with those of `_write`; the library needs half a millisecond for each write."""
 
     def put(self, field: int, values: np.ndarray) -> None:
         conversion = self.block.conversion
@@ -171,6 +174,7 @@ class _BlockWriter:
     def finish(self) -> list[str]:
         """Write the waiting fields; return notes on a new packing and on attributes that no longer hold."""
         notes, name = [], self.block.data.name
+        self._flush()
         if not self.packing.fits(self.lowest, self.highest):
             notes.append(self._repack())
         shape = self.block.horizontal.grid.shape
@@ -178,6 +182,7 @@ class _BlockWriter:
             self.spool.seek(slot * 8 * int(np.prod(shape)))
             numbers = np.frombuffer(self.spool.read(8 * int(np.prod(shape))), np.float64).reshape(shape)
             self._write(field, self.packing.pack(numbers))
+        self._flush()
         low, high = self.packing.limits
         ends = (np.array([self.lowest, self.highest]) - self.packing.offset) / self.packing.scale
         held = [key for key in LIMITS if key in self.variable.ncattrs()]
@@ -223,7 +228,16 @@ class _BlockWriter:
         else:
             own = rows[:, self.columns]
         order = [block.across.index(name) for name in block.data.dimensions if name in block.across]
-        self.variable[self._key(field)] = self._stored(np.ascontiguousarray(own.transpose(order)))
+        values = self._stored(np.ascontiguousarray(own.transpose(order)))
+        if self.memory is None and self.variable.size * values.itemsize <= LOADED_BYTES:
+            self.memory = np.asarray(stored_values(self.variable, ...))
+        (self.variable if self.memory is None else self.memory)[self._key(field)] = values
+
+    def _flush(self) -> None:
+        """Write the values in memory to the file."""
+        if self.memory is not None:
+            self.variable[...] = self.memory
+            self.memory = None
 
     def _stored(self, values: np.ndarray) -> np.ndarray:
         return values.view(self.variable.dtype) if values.dtype.kind == "u" else values

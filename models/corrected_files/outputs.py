@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
-from models.corrected_files.grib_output import write_grib
 from models.corrected_files.input_files import FileType, type_of
 from models.corrected_files.sidecar import WrittenFile, sidecar_path
 from models.correction.pipeline import CorrectionPipelines
@@ -35,6 +34,8 @@ def write_outputs(
         )
     copied = own == wanted and members is None
     if copied and own == "grib":
+        from models.corrected_files.grib_output import write_grib
+
         return write_grib(pipelines, forecasts, outputs, names)
     if (template := pipelines[0].options.template) != "same":
         raise InputError(

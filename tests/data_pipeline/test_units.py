@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.variables.units import Conversion, find_conversion, normalize_units
+from data_pipeline.variables.units import USUAL, Conversion, _convert, find_conversion, normalize_units
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,8 @@ def test_height_becomes_geopotential_only_by_its_standard_name():
     assert find_conversion("m", "m**2 s**-2", standard_name="geopotential_height") == Conversion(9.80665)
     assert find_conversion("gpm", "m**2 s**-2", standard_name="geopotential_height") == Conversion(9.80665)
     assert find_conversion("m", "m**2 s**-2", standard_name="height") is None
+
+
+@pytest.mark.parametrize("pair", USUAL)
+def test_usual_conversions_are_those_of_pint(pair):
+    assert USUAL[pair] == _convert(*pair, water=False)

@@ -48,10 +48,15 @@ def test_the_source_is_read_once_and_fields_are_copied():
     assert len(source.windows) == 1
 
 
-def test_double_precision_is_read_from_the_source():
+def test_each_precision_is_read_once():
+    """Double precision is not that of fields that were read in single precision before."""
     source = Source()
-    assert read(LoadedReader(source, 4), [1], (ALL, ALL), (4, 1), np.float64)[0, 2, 0] == 102
-    assert len(source.windows) == 1
+    source._cells = source._cells / 3
+    reader = LoadedReader(source, 4)
+    for _ in range(2):
+        for precision in (np.float32, np.float64):
+            assert read(reader, [1], (ALL, ALL), (4, 1), precision)[0, 2, 0] == precision(100 + 2 / 3)
+    assert len(source.windows) == 2
 
 
 def test_a_copy_for_another_process_holds_no_fields():

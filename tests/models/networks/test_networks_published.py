@@ -1,6 +1,7 @@
 """Networks on the real forecasts of `tests/models/statistical/test_emos_published.py`, against scores of EMOS."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ class Cases(Dataset):
     """A data set of one batch."""
 
     def __init__(self, task: Task, grid: Grid, ensemble: Tensor, truth: Tensor, starts: Tensor) -> None:
-        self.task, self.grid, self.static = task, grid, static_fields(grid, task, xr.Dataset())
+        self.task, self.grid = task, grid
+        self.static = static_fields(grid, task, SimpleNamespace(static=xr.Dataset()))
         self.batch = Sample(
             ensemble,
             torch.ones_like(ensemble[:, 0], dtype=torch.bool),
