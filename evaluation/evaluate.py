@@ -73,7 +73,6 @@ from evaluation.member_counts import MemberCountClaim, check_member_counts, memb
 from evaluation.regions import Region, check_regions, mask_hashes, region_weights
 from evaluation.report.coastlines import shows_earth
 from evaluation.report.model_card import write_model_card
-from evaluation.report.page import write_report
 from evaluation.report.provenance import run_facts
 from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData, TargetReport
 from evaluation.report.tables import plain_table
@@ -111,7 +110,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
-    """Check the options, open correctors and data, score, write the results, print the table."""
+    """Check the options, open correctors and data, score, print the table, write the results."""
     plan = plan_evaluation(cfg, mesh)
     watch_gpu(meter, plan.device)
     correctors = load_correctors(plan)
@@ -137,7 +136,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
         about["stations"] = {name: counts._asdict() for name, counts in moved.items()}
     notes, facts = entrants.warnings(board.lost), run_facts(gather_usage(meter, mesh))
     evaluation = Evaluation(plan, data, entrants, board, about, notes, mesh, facts)
-    say(evaluation.publish())
+    evaluation.publish()
     if writing is not None:
         wrote = write_forecasts(
             writing, evaluation.models, data.forecasts, cfg.quantile_levels, cfg.seed, plan.device, list(board.written)
@@ -531,35 +530,36 @@ class Evaluation:
         one_each = all(len(folds.correctors) == 1 for folds in given.values())
         return {name: folds.first for name, folds in given.items()} if one_each else {}
 
-    def publish(self) -> str:
-        """Write scores and report; return the tables as text. All ranks compute the shown forecasts."""
-        shown = [self._shown(target, folder) for target, folder in enumerate(self.plan.folders)]
+    def publish(self) -> None:
+        """Print the tables, then write scores and report. All ranks compute the shown forecasts."""
+        run_dir, folders = Path(self.plan.cfg.run_dir), self.plan.folders
+        with Progress("scores with their intervals"):
+            found = self.mesh.run_on_first(lambda: [self._scores(target) for target in range(len(folders))])
+        # The user sees the results first: the files and figures take longer than the scores of a station.
+        say("\n\n".join(plain_table(scores) for scores, _ in found))
+        shown = [self._shown(target, folder, *found[target]) for target, folder in enumerate(folders)]
         with Progress("figures and tables of the report"):
             self.mesh.run_on_first(lambda: self._write(shown))
-        run_dir, folders = Path(self.plan.cfg.run_dir), self.plan.folders
         wrote = ", ".join(f"{folder}/scores.json" for folder in folders)
-        tables = "\n\n".join(plain_table(one.scores) for one in shown)
-        return f"{tables}\nwrote {wrote} and {run_dir}/report.html"
+        say(f"wrote {wrote} and {run_dir}/report.html")
 
-    def _shown(self, target: int, folder: Path) -> Shown:
+    def _shown(self, target: int, folder: Path, scores: dict[str, Any], rows: Sequence[ScoreRow]) -> Shown:
         """Write the tables of a target; return its scores, and the forecasts that the report shows."""
-        with Progress("scores with their intervals"):
-            scores, gains, rows, shares = self.mesh.run_on_first(lambda: self._scores(target, folder))
+        with Progress("tables of the scores"):
+            gains, shown, shares = self.mesh.run_on_first(lambda: self._tables(target, folder, scores, rows))
         best, domain, device = scores["best"]["model"], self.data.domain, self.plan.device
         forecasts, raw, model = self.data.forecasts, self.models["raw"], self.models[best]
         cases = {
             name: show_forecast(self.board, forecasts, row, target, raw, model, domain, device, shares[name])
-            for name, row in watched(rows.items(), "forecasts of the report: forecast", len(rows))
+            for name, row in watched(shown.items(), "forecasts of the report: forecast", len(shown))
         }
         experts = None
         if best in self.alone:
-            experts = show_experts(self.alone[best].model, forecasts, rows["median"], model, domain, device)
+            experts = show_experts(self.alone[best].model, forecasts, shown["median"], model, domain, device)
         return Shown(scores, gains, cases, experts)
 
-    def _scores(
-        self, target: int, folder: Path
-    ) -> tuple[dict[str, Any], list[ScoreRow], dict[str, int], dict[str, float]]:
-        """Write the tables; return scores, rows of the scorecard, and rows and gains of the shown forecasts."""
+    def _scores(self, target: int) -> tuple[dict[str, Any], Sequence[ScoreRow]]:
+        """Return the scores of a target, and their rows."""
         plan, board = self.plan, self.board
         meaning = self.data.forecasts.meanings[plan.task.target_channels[target]].to_json()
         rows = ScoreRows.of(board, target, meaning["units"])
@@ -567,16 +567,23 @@ class Evaluation:
         scores |= {"meaning": meaning, "units": scores["units"] or meaning["units"]}
         scores["warnings"] = [*self.notes, *scores["warnings"]]
         scores["best"] = choose_shown(plan.cfg.shown_corrector, self.alone, scores, plan.runs)
-        write_score_table(folder / "scores.csv", rows.rows)
-        write_score_file(folder / "scores.nc", board, target, rows.rows, meaning["units"])
+        return with_gates(scores, self._claims()), rows.rows
+
+    def _tables(
+        self, target: int, folder: Path, scores: Mapping[str, Any], rows: Sequence[ScoreRow]
+    ) -> tuple[list[ScoreRow], dict[str, int], dict[str, float]]:
+        """Write the tables; return the rows of the scorecard, and the rows and gains of the shown forecasts."""
+        board = self.board
+        write_score_table(folder / "scores.csv", rows)
+        write_score_file(folder / "scores.nc", board, target, rows, scores["meaning"]["units"])
         write_start_table(folder / "starts.csv", board, target)
         write_station_table(folder / "stations.csv", board, target, scores["units"])
         best = scores["best"]["model"]
         wanted = best, DISTRIBUTION, board.judging_score(best)
-        gains = [row for row in rows.rows if (row.model, row.form, row.score) == wanted]
+        gains = [row for row in rows if (row.model, row.form, row.score) == wanted]
         shown = chosen_forecasts(board, target, best, self._lead)
         shares = {name: gain_of(board, target, best, self._lead, row) for name, row in shown.items()}
-        return with_gates(scores, self._claims()), gains, shown, shares
+        return gains, shown, shares
 
     @property
     def _lead(self) -> int:
@@ -620,6 +627,8 @@ class Evaluation:
         return significant_cells(model[:, target], raw[:, target], times)
 
     def _write(self, shown: Sequence[Shown]) -> None:
+        from evaluation.report.page import write_report  # imports matplotlib
+
         run_dir, folders = Path(self.plan.cfg.run_dir), self.plan.folders
         targets = [
             TargetReport(

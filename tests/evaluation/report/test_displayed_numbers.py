@@ -16,7 +16,6 @@ from memory_archive import GRID, MemoryArchive, evaluating, untrained_emos
 
 from data_pipeline.dates import Dates
 from data_pipeline.task import Variable
-from evaluation import evaluate
 from evaluation.report.figures import draw_figures
 from evaluation.report.score_tables import headline_table
 from evaluation.report.tables import plain_table
@@ -114,7 +113,7 @@ def evaluated(tmp_path_factory):
         corrector.save(folder / f"{name}.safetensors")
         paths.append(f"{name}: {folder}/{name}.safetensors")
     with evaluating(archive) as run, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate, "write_report", lambda _, targets, run: caught.update(target=targets[0]))
+        patch.setattr("evaluation.report.page.write_report", lambda _, targets, run: caught.update(target=targets[0]))
         run(folder / "run", f"correctors={{{', '.join(paths)}}}")
     assert json.loads((folder / "run/scores.json").read_text()) == caught["target"].scores
     return ExpectedScores(archive), caught["target"]
