@@ -31,8 +31,9 @@ from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import arrange_mesh
-from training.network_training import train_network, validation_crps
+from training.network_training import train_network
 from training.run.trainer_options import TrainerOptions
+from training.step.batch_loss import validation_crps
 from training.step.correction_module import CorrectionModule
 from training.step.training_data import open_training_data
 

@@ -119,9 +119,12 @@ class Fields:
 
     def identity(self, wanted: np.ndarray) -> Hashable | None:
         """Return a value that is the same for fields with the same values; None if they cannot be compared."""
-        if not isinstance(self.reader, IdentifiedReader) or (wanted < 0).any():
-            return None
-        return self.reader.identity(wanted)
+        return None if self._identified is None or (wanted < 0).any() else self._identified.identity(wanted)
+
+    @cached_property
+    def _identified(self) -> IdentifiedReader | None:
+        """The reader if its fields can be compared; the check of a protocol takes longer than to read a station."""
+        return self.reader if isinstance(self.reader, IdentifiedReader) else None
 
 
 def fill_missing(wanted: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -52,10 +52,10 @@ class ForecastCopy:
                 rows["number"], rows["field"] = block.numbers, np.arange(len(rows))
                 yield number, rows[block.levels == variable.level]
 
-    def put(self, block: int, field: int, values: np.ndarray) -> None:
-        """Write one field (H, W) of a block; NaN is missing."""
+    def put(self, block: int, fields: Sequence[int], values: np.ndarray) -> None:
+        """Write some fields (n, H, W) of a block; NaN is missing."""
         with library_lock():
-            self._writers[block].put(field, values)
+            self._writers[block].put(fields, values)
 
     def finish(self, attributes: Mapping[str, Any], of_variables: Mapping[int, Mapping[str, Any]]) -> None:
         """Write the waiting fields, then the attributes of the file and, by block, the attributes of variables."""
@@ -147,7 +147,7 @@ class _BlockWriter:
         self.memory: np.ndarray | None = None
         """The variable's stored values, with those of `_write`; the library needs half a millisecond for each write."""
 
-    def put(self, field: int, values: np.ndarray) -> None:
+    def put(self, fields: Sequence[int], values: np.ndarray) -> None:
         conversion = self.block.conversion
         numbers = (np.asarray(values, np.float64) - conversion.offset) / conversion.factor
         finite = numbers[np.isfinite(numbers)]
@@ -160,14 +160,16 @@ class _BlockWriter:
                 f"instance with ncatted -a _FillValue,{self.block.data.name},c,b,-128 IN OUT"
             )
         if not self.packing.rounds:
-            self._write(field, self.packing.pack(numbers))
+            for field, stored in zip(fields, self.packing.pack(numbers), strict=True):
+                self._write(field, stored)
             return
         try:
             if self.spool is None:
                 self.spool = self.stack.enter_context(tempfile.TemporaryFile(dir=self.folder))  # noqa: SIM115
-            slot = self.waiting.setdefault(field, len(self.waiting))
-            self.spool.seek(slot * numbers.nbytes)
-            self.spool.write(np.ascontiguousarray(numbers).data)
+            for field, values in zip(fields, numbers, strict=True):
+                slot = self.waiting.setdefault(field, len(self.waiting))
+                self.spool.seek(slot * values.nbytes)
+                self.spool.write(np.ascontiguousarray(values).data)
         except OSError as error:
             raise disk_error(error, self.folder) or error from None
 

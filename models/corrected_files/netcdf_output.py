@@ -62,12 +62,16 @@ def write_netcdf(
         counts = [0] * len(copies)
         for number, corrected in corrected_forecasts(pipelines):
             assert corrected.members is not None
+            start = int(corrected.init_time.astype("datetime64[s]").astype(np.int64))
             for k in range(corrected.members.shape[1]):
+                stored: dict[tuple[ForecastCopy, int, float], dict[int, int]] = defaultdict(dict)
                 for member, own in enumerate(corrected.numbers):
-                    for copy, block, field, factor in places[number][_key(k, corrected, own)]:
-                        copy.put(block, field, corrected.members[member, k] / factor)
-                        changed[copies.index(copy), block].add(number)
-                        counts[copies.index(copy)] += 1
+                    for copy, block, field, factor in places[number][k, start, 60 * corrected.lead_time, own]:
+                        stored[copy, block, factor][field] = member
+                for (copy, block, factor), members in stored.items():
+                    copy.put(block, [*members], corrected.members[[*members.values()], k] / factor)
+                    changed[copies.index(copy), block].add(number)
+                    counts[copies.index(copy)] += len(members)
         for at, copy in enumerate(copies):
             of_blocks = {block: _marks(pipelines, [*numbers]) for (own, block), numbers in changed.items() if own == at}
             copy.finish(marks(pipelines), of_blocks)
@@ -154,11 +158,6 @@ def _marks(pipelines: CorrectionPipelines, numbers: Sequence[int]) -> dict[str, 
         leads = ", ".join(f"+{lead}" for lead in task.lead_times)
         parts.append(f"members of {', '.join(map(str, task.targets))} at {leads} h corrected by the task {task.name}")
     return {"deepweather_correction": "; ".join(parts)}
-
-
-def _key(target: int, corrected: Corrected, number: int) -> tuple[int, int, int, int]:
-    start = int(corrected.init_time.astype("datetime64[s]").astype(np.int64))
-    return target, start, 60 * corrected.lead_time, number
 
 
 def _places(
