@@ -100,7 +100,7 @@ def validation_crps(
     sums = torch.zeros(len(leads), 2, dtype=torch.float64, device=device)
     for batch in watched(batches, "validation of the result: batch"):
         own = batch.lead_time.tolist()  # before the copy to a GPU, which this would wait for
-        batch = copy_batch(batch, module.device)
+        batch = copy_batch(batch, device)
         for number, lead in enumerate(leads):
             rows = [row for row, other in enumerate(own) if other == lead]
             if rows:
