@@ -33,7 +33,7 @@ FITS: dict[str, tuple[dict, int]] = {
     "error climate": (NETWORK_SPEC, 2),
     "EMOS": ({"_target_": "models.statistical.emos.EMOS"}, 2),
     "shared EMOS": ({"_target_": "models.statistical.emos.EMOS", "shared": True}, 2),
-    "partly shared": ({"_target_": "models.statistical.emos.EMOS", "shared": "partly"}, 2),
+    "EMOS of each cell": ({"_target_": "models.statistical.emos.EMOS", "shared": False}, 2),
     "EMOS baseline": (NETWORK_SPEC | {"baseline": {}}, 2),
     "climatology": ({"_target_": "models.statistical.climatology.Climatology"}, 2),
     "boosted EMOS": ({"_target_": "models.statistical.boosted_emos.BoostedEMOS", "max_steps": 2, "folds": 2}, 2),

@@ -34,9 +34,9 @@ NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 FITTED = ["mlp", "mlp from emos", *(name for name in SPECS if name not in NETWORKS)]
 """Models that are fitted on tiles. All networks fit the error maps of `mlp`, so that the others get a fitted state."""
 CASES = dict.fromkeys(SPECS, ODD)
-SPECS["emos of partly one set"] = SHIPPED["emos"] | {"shared": "partly"}
+SPECS["emos of each cell"] = SHIPPED["emos"] | {"shared": False}
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
-FITTED.append("emos of partly one set")
+FITTED.append("emos of each cell")
 CASES |= {name: SMALL for name in SPECS if name not in CASES}
 SPECS["transformer of windows"] = SHIPPED["transformer"] | {"attention_window": 2}
 FIELDS = ("ensemble", "mask", "static", "target")

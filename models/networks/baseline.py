@@ -46,7 +46,7 @@ def make_baseline(option: BaselineOption, task: Task, grid: Grid | Domain) -> Ba
         return ClimateBaseline(task, grid)
     if not isinstance(option, Mapping):
         raise InputError(
-            f"model.baseline must be climate, null or options of emos such as {{shared: partly}}, got {option!r}"
+            f"model.baseline must be climate, null or options of emos such as {{shared: true}}, got {option!r}"
         )
     return EMOSBaseline(task, grid, option)
 

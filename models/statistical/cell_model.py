@@ -45,6 +45,10 @@ class LeadCases(NamedTuple):
     static: Tensor
     """(S, h, w) static fields of the rows."""
 
+    def at(self, cells: Tensor) -> LeadCases:
+        """Return the cases at some cells, by their index row by row."""
+        return self._replace(fields=[values.flatten(-2)[..., cells] for values in self.fields])
+
 
 class CellModel(nn.Module):
     """Corrects a forecast by regressions with `coefficients` (L, P, T, H, W), or (..., 1, 1) if cells share them.

@@ -11,19 +11,21 @@ from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution, Empirical, by_target, empirical_quantiles
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.statistical.cases import Passes, covers_year, gather, lead_index
+from models.statistical.cases import Passes, covers_year, gather, lead_index, shared_fit_cells
 from models.statistical.cell_model import CellModel
+from models.statistical.few_cases import ENOUGH_CASES, FewCases
 from models.statistical.predictors import YEAR, annual_harmonics, day_of_year
 from models.statistical.regression import Fit, Regression, cell_blocks
 
 DISTRIBUTIONS = ("auto", "normal", "quantiles")
-FEWEST_CASES = 20
-"""Number of cases that quantiles need; a normal distribution with two harmonics needs as many."""
+FEWEST_CASES = 2
+"""Number of cases of a cell whose spread is drawn to that of all cells."""
 
 
 class Climatology(CellModel):
@@ -36,6 +38,10 @@ class Climatology(CellModel):
     apart, and the nearest one counts. Without `window_days` it is the distribution of the whole year. `auto` takes
     quantiles for targets whose values come near a physical bound, such as precipitation, and the normal distribution
     for others. The forecast is NaN before a fit, and at cells without truth.
+
+    A cell with few cases, two at least, borrows from all cells (`FewCases`). Its mean is its own, with as many
+    harmonics as there are two cases for each coefficient, and its variance is drawn to that of all cells. Quantiles are
+    those of its own cases and of so many values with the shape of all cells that there are `ENOUGH_CASES` together.
     """
 
     targets_only = moments_only = any_size = any_grid = tiles = cellwise = True
@@ -65,6 +71,7 @@ class Climatology(CellModel):
         self._empirical = [t for t, target in enumerate(task.targets) if chosen[distribution](target)]
         self._gaussian = [t for t in range(len(task.targets)) if t not in self._empirical]
         self.quantiles, self.window_days = quantiles, window_days
+        self._units: tuple[Tensor, Tensor] | None = None
         self.windows = 1 if window_days is None else max(1, round(YEAR / window_days))
         if self._empirical:
             table = torch.full((L, self.windows, quantiles, len(self._empirical), *grid.shape), torch.nan)
@@ -105,35 +112,95 @@ class Climatology(CellModel):
         """
         passes, leads = Passes.of(batches), self._task.lead_times
         passes.check_lead_times(self._task)
-        covered = [self._covers_year(passes.days(lead)) for lead in leads]
+        harmonics = [self._harmonics_of(passes.days(lead)) for lead in leads]
+        covered = [self._covers_year(passes.days(lead), count) for lead, count in zip(leads, harmonics, strict=True)]
         (h, w), P, T = self._domain.own_shape, self.coefficients.shape[1], len(self._targets)
         table = self.coefficients.new_zeros(len(leads), P, len(self._gaussian), h, w)
-        known, penalised = torch.zeros(2, len(leads), T, h, w)
+        known, penalised, borrowed = torch.zeros(3, len(leads), T, h, w)
         past = torch.full((len(leads), self.windows, self.quantiles, len(self._empirical), h, w), torch.nan)
-        for rows in watched(passes.blocks(len(passes.init_time) * w * T * 4), "fit of climatology: block of rows"):
-            for lead, (days, terms, truth) in enumerate(gather(passes, self._task, self._pick, rows)):
+        blocks = passes.blocks(len(passes.init_time) * w * T * 4)
+        whole = gather(passes, self._task, self._pick) if len(blocks) == 1 else None  # read once only
+        few = self._few_cases(passes, whole, harmonics)
+        for rows in watched(blocks, "fit of climatology: block of rows"):
+            read = gather(passes, self._task, self._pick, rows) if whole is None else whole
+            for lead, (days, terms, truth) in enumerate(read):
                 known[lead, :, rows] = truth.isfinite().any(0).float()
                 if self._gaussian:
-                    count = P // 2 if covered[lead] else 1
-                    found, weak = self._fit_normal(terms[:, :count], truth[:, self._gaussian])
+                    count, own = 1 + 2 * harmonics[lead], truth[:, self._gaussian]
+                    found, weak = self._fit_normal(terms[:, :count], own)
+                    if few:
+                        less = found[0].isnan() & (own.isfinite().sum(0) >= FEWEST_CASES)
+                        drawn = few[lead].normal(terms[:, :count], own)
+                        found = torch.where(less, drawn, found)
+                        borrowed[lead, self._gaussian, rows] = less.float()
                     penalised[lead, self._gaussian, rows] = weak.float()
                     location, scale = found.to(table).chunk(2)
                     table[lead, :count, :, rows], table[lead, P // 2 : P // 2 + count, :, rows] = location, scale
                 if self._empirical:
-                    past[lead, ..., rows, :] = self._fit_quantiles(days, truth[:, self._empirical], covered[lead])
+                    own = truth[:, self._empirical]
+                    values = self._fit_quantiles(days, own, covered[lead])
+                    if few:
+                        less = values[0, 0].isnan() & (own.isfinite().sum(0) >= FEWEST_CASES)
+                        values = torch.where(less, few[lead].quantiles(own, self._zero(rows), self.quantiles), values)
+                        borrowed[lead, self._empirical, rows] = less.float()
+                    past[lead, ..., rows, :] = values
         self.coefficients[:, :, self._gaussian] = assemble(table, self._domain)
-        known, penalised = assemble(known, self._domain) > 0, assemble(penalised, self._domain) > 0
+        known, penalised, borrowed = (assemble(values, self._domain) > 0 for values in (known, penalised, borrowed))
         fitted = ~self.coefficients[:, 0].isnan()
         if self._empirical:
             self.quantile_table.copy_(assemble(past, self._domain))
             fitted[:, self._empirical] = ~self.quantile_table[:, 0, 0].isnan()
-        normal = [4 * (1 + 2 * self.harmonics * seasonal) for seasonal in covered]
-        needed = [max(FEWEST_CASES, count) if self._empirical else count for count in normal]
-        self.set_report(fitted, known, penalised, "climatology", needed, covered)
+        note = None
+        if count := int(borrowed.sum()):
+            note = (
+                f"climatology has few cases in {count} of {int(known.sum())} regressions (one for each cell, lead time "
+                "and target): their spread is partly that of all cells"
+            )
+        self.set_report(fitted, known, penalised, "climatology", [FEWEST_CASES] * len(leads), covered, [note])
 
-    def _covers_year(self, days: Tensor) -> bool:
-        """Return whether cases on these days determine the annual cycle of all targets."""
-        normal = not self._gaussian or self.harmonics == 0 or covers_year(days, self.harmonics)
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Keep zero and the physical bounds in the units of the samples, (x - location) / scale."""
+        self._units = location, scale
+
+    def _zero(self, rows: slice) -> Tensor:
+        """Return the lower bound (Q, h, w) of the targets that have quantiles, in the units of the samples."""
+        bounds = [target.bounds[0] or 0.0 for target in self._task.targets]
+        bound = torch.tensor(bounds)[:, None, None].expand(-1, *self._domain.own_shape)
+        if self._units is not None:
+            bound = (bound - self._units[0]) / self._units[1]
+        return bound[self._empirical][:, rows]
+
+    def _few_cases(
+        self, passes: Passes, whole: list[tuple[Tensor, ...]] | None, harmonics: list[int]
+    ) -> list[FewCases]:
+        """Return what cells with few cases borrow at each lead time; [] if all starts are enough for a cell."""
+        cells = shared_fit_cells(len(passes.init_time), self._domain.grid.shape)
+        fewest = min(int((passes.lead_time == lead).sum()) for lead in self._task.lead_times)
+        several = self._domain.own_shape != self._domain.grid.shape or whole is None
+        if several and fewest >= ENOUGH_CASES:
+            return []
+
+        def pick(sample: Sample) -> tuple[Tensor, Tensor]:
+            _, terms, truth = self._pick(sample)
+            return terms, assemble(truth, self._domain).flatten(-2)[..., cells]
+
+        zero = assemble(self._zero(ALL), self._domain).flatten(-2)[..., cells] if self._empirical else torch.empty(0)
+        if several or whole is None:
+            read = gather(passes, self._task, pick)
+        else:
+            read = [(terms, truth.flatten(-2)[..., cells]) for _, terms, truth in whole]
+        return [
+            FewCases.of(terms[:, : 1 + 2 * count], truth[:, self._gaussian], truth[:, self._empirical], zero)
+            for (terms, truth), count in zip(read, harmonics, strict=True)
+        ]
+
+    def _harmonics_of(self, days: Tensor) -> int:
+        """Return how many harmonics of the year cases on these days determine."""
+        return max((k for k in range(1, self.harmonics + 1) if covers_year(days, k)), default=0)
+
+    def _covers_year(self, days: Tensor, harmonics: int) -> bool:
+        """Return whether cases on these days determine an annual cycle of all targets."""
+        normal = not self._gaussian or self.harmonics == 0 or harmonics > 0
         return normal and (not self._empirical or self.window_days is None or covers_year(days, 2))
 
     def _fit_normal(self, terms: Tensor, truth: Tensor) -> Fit:
@@ -152,7 +219,7 @@ class Climatology(CellModel):
 
         def of_cases(chosen: Tensor) -> Tensor:
             cases = truth[chosen]
-            few = cases.isfinite().sum(0) < FEWEST_CASES
+            few = cases.isfinite().sum(0) < ENOUGH_CASES
             return empirical_quantiles(cases, self.quantiles).masked_fill(few, torch.nan)
 
         year = of_cases(torch.ones_like(days, dtype=torch.bool))

@@ -7,6 +7,7 @@ order of the members do not matter. The regression itself is in `emos_regression
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -22,38 +23,40 @@ from data_pipeline.sample import Sample, select_channels, verifiable
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble, by_target
 from models.parallel.domain import Domain
-from models.parallel.exchange import allsum, assemble
+from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, covers_year, lead_index, shared_fit_cells, shared_fit_note
-from models.statistical.cell_model import CellModel, LowerOption, regressions
+from models.statistical.cell_model import CellModel, LeadCases, LowerOption, regressions
 from models.statistical.crossfit import fold_index
 from models.statistical.emos_regression import (
-    OWN_FRACTIONS,
     EMOSCases,
-    choose_between,
+    SharedPrior,
     coefficient_names,
     predict_emos,
     raw_coefficients,
 )
+from models.statistical.emos_sharing import Sharing, estimate_sharing, fit_shared, sharing_note, thin
 from models.statistical.predictors import YEAR, annual_harmonics, day_of_year
 from models.statistical.regression import Fit, Regression
 
-PARTLY = "partly"
+AUTO = "auto"
 
 
 class EMOS(CellModel):
     """Corrects mean and spread of the ensemble, with coefficients per cell, target and lead time.
 
     Before a fit, and at cells without truth, the forecast has the ensemble's own mean and standard deviation. With
-    `seasonal`, the bias has an annual cycle. With `window_days`, all coefficients do. `shared` fits one set of
-    coefficients for the whole globe. `shared=partly` chooses coefficients between the shared ones and each cell's own
-    by held-out cases (`EMOSCases.fit_partly_shared`). `family`, `scale` and `score` are options of `Regression`;
+    `seasonal`, the bias has an annual cycle. With `window_days`, all coefficients do. By default,
+    cells and lead times with few cases share their coefficients, as far as held-out cases show that this is better
+    (`emos_sharing`). `shared=true` fits one set of coefficients for the whole globe at each lead time, and
+    `shared=false` fits each cell to its own cases only. `family`, `scale` and `score` are options of `Regression`;
     `lower` is the lower bound of a bounded family, in the target's units. `family`, `scale` and `lower` have one value
     for all targets, or a list.
 
     A window holds the cases of all training years whose day of the year differs from its centre by `window_days` at
     most. There are two windows in every `window_days`; between their centres coefficients are interpolated. A window of
-    30 days thus needs 24 times as many coefficients as the whole year. A window with fewer than two cases per
-    coefficient gets the coefficients of the whole year. `EMOSCases.fit_trailing` trains on the latest days instead, for
+    30 days thus needs 24 times as many coefficients as the whole year. A window with few cases
+    is drawn to the coefficients of the whole year; with `shared` true or false, it gets them if it has fewer than two
+    cases per coefficient. `EMOSCases.fit_trailing` trains on the latest days instead, for
     forecasts that are verified day by day; a corrector does not, because it is one file made from past years.
     """
 
@@ -67,7 +70,7 @@ class EMOS(CellModel):
         seasonal: bool = True,
         scale: str | Sequence[str] = "quadratic",
         score: str = "crps",
-        shared: bool | str = False,
+        shared: bool | str = AUTO,
         lower: LowerOption = None,
         window_days: int | None = None,
     ) -> None:
@@ -79,8 +82,8 @@ class EMOS(CellModel):
                     "model.seasonal=false"
                 )
         check_boolean("model.seasonal", seasonal)
-        if type(shared) is not bool and shared != PARTLY:
-            raise InputError(f"model.shared must be true, false or {PARTLY}, got {shared!r}")
+        if type(shared) is not bool and shared != AUTO:
+            raise InputError(f"model.shared must be true, false or {AUTO}, got {shared!r}")
         self.regressions = regressions(task, family, scale, score, lower)
         windows = 1 if window_days is None else min(365, round(2 * YEAR / window_days))
         raw = pad_sequence([raw_coefficients(regression, seasonal) for regression in self.regressions])
@@ -132,26 +135,56 @@ class EMOS(CellModel):
         """
         passes, leads = Passes.of(batches), self._task.lead_times
         passes.check_lead_times(self._task)
-        cells = shared_fit_cells(len(passes.init_time), self._domain.grid.shape) if self.shared else None
+        cells = shared_fit_cells(len(passes.init_time), self._domain.grid.shape)
         tables = _Tables(self, 1 if ends is None else len(ends) + 2)
+        notes: list[str | None] = []
         if self.shared is True:
-            for one in watched(self._regressions(passes, ALL, ends, cells), "fit of EMOS: regression"):
+            read = self.read_cases(passes, ALL, cells)
+            for one in watched(self._regressions(read, ALL, ends, cells), "fit of EMOS: regression"):
                 tables.store(one, ALL, one.cases.fit(self.regressions[one.target], shared=True))
-        elif self.shared == PARTLY:
-            self._fit_partly_shared(passes, ends, cells, tables)
+            notes = [shared_fit_note(cells, self._domain.grid.shape)]
         else:
-            for rows in watched(self._row_blocks(passes), "fit of EMOS: block of rows"):
-                for one in self._regressions(passes, rows, ends):
-                    tables.store(one, rows, one.cases.fit(self.regressions[one.target]))
+            blocks = passes.blocks(len(passes.init_time) * self._domain.own_shape[1] * len(self._targets) * 12)
+            alone = len(blocks) == 1 and self._domain.own_shape == self._domain.grid.shape
+            whole = list(self.read_cases(passes, ALL)) if alone else None  # read once only
+            sharing: dict[int, Sharing] = {}
+            priors: dict[tuple[int, int, int], SharedPrior] = {}
+            if self.shared == AUTO:
+                sample = self.read_cases(passes, ALL, cells) if whole is None else [lead.at(cells) for lead in whole]
+                sharing, priors = self._share(self._regressions(sample, ALL, ends, cells))
+            for rows in watched(blocks, "fit of EMOS: block of rows"):
+                for one in self._regressions(self.read_cases(passes, rows) if whole is None else whole, rows, ends):
+                    prior = priors.get((one.table, one.lead, one.target))
+                    if prior is not None and not one.whole_year:
+                        size = self.size(self.regressions[one.target])
+                        year = tables.of_folds[one.table][one.places[0], :size, one.target, rows].flatten(1)
+                        prior = prior._replace(coefficients=year, cases=sharing[one.target].year)
+                    cases = one.cases
+                    if (
+                        prior is not None and len(prior.moments) < self._needed(one.target) // 2
+                    ):  # another lead time has no season
+                        cases = replace(cases, harmonics=())
+                    tables.store(one, rows, cases.fit(self.regressions[one.target], prior=prior))
         coefficients, cells_of = tables.of_folds[0], [tables.known, tables.fitted, tables.penalised]
         if self.shared is not True:
             coefficients, *cells_of = (assemble(v, self._domain) for v in (coefficients, *cells_of))
-        known, fitted, penalised = (where > 0 for where in cells_of)
+        known, fitted, penalised = cells_of[0], *(where > 0 for where in cells_of[1:])
         self.coefficients.copy_(coefficients)
         covered = [not self.seasonal or covers_year(passes.days(lead)) for lead in leads]
-        needed = [2 * (4 + 2 * self.seasonal + any(form.has_shift for form in self.regressions))] * len(leads)
-        notes = [shared_fit_note(cells, self._domain.grid.shape)]
-        self.set_report(fitted, known, penalised, "EMOS", needed, covered, notes)
+        if self.shared == AUTO:
+            notes = [
+                sharing_note(str(self._task.targets[target]), degree, known[:, target])
+                for target, degree in sharing.items()
+            ]
+        self.set_report(
+            fitted,
+            known > 0,
+            penalised,
+            "EMOS",
+            [max(map(self._needed, range(len(self._targets))))] * len(leads),
+            covered,
+            notes,
+        )
         return None if ends is None else torch.stack(tables.of_folds[1:])
 
     def training_times(self, sample: Sample) -> list[Tensor]:
@@ -163,41 +196,49 @@ class EMOS(CellModel):
         mean, std, _ = self._predictors(sample)
         return [mean, std, verifiable(sample, self._targets)]
 
-    def _row_blocks(self, passes: Passes) -> list[slice]:
-        """Return blocks of rows whose cases fit into memory: mean, std and truth in single precision."""
-        return passes.blocks(len(passes.init_time) * self._domain.own_shape[1] * len(self._targets) * 12)
+    def _needed(self, target: int) -> int:
+        """Return the number of cases that the coefficients of a target need."""
+        return 2 * (4 + 2 * self.seasonal + self.regressions[target].has_shift)
 
-    def _fit_partly_shared(self, passes: Passes, ends: Tensor | None, cells: Tensor | None, tables: _Tables) -> None:
-        """Fill `tables` with coefficients between the shared ones and each cell's own."""
-        shared_folds = [
-            one.cases.fit_shared_folds(self.regressions[one.target])
-            for one in watched(self._regressions(passes, ALL, ends, cells), "fit of EMOS: shared regression")
-        ]
-        scores = torch.zeros(len(shared_folds), len(OWN_FRACTIONS), dtype=torch.float64)
-        # Several regressions may fill one place, for the year and for a window: the last one with coefficients counts.
-        last: dict[tuple[int, int, int], int] = {}
-        for rows in watched(self._row_blocks(passes), "fit of EMOS: block of rows"):
-            for k, one in enumerate(self._regressions(passes, rows, ends)):
-                own, score = one.cases.fit_and_score_cells(self.regressions[one.target], shared_folds[k])
-                scores[k] += score
-                tables.store(one, rows, own)
-                if not shared_folds[k][-1].isnan().any():
-                    last |= {(one.table, place, one.target): k for place in one.places}
-        scores = allsum(scores, self._domain)
-        for (table, place, target), k in last.items():
-            chosen = tables.of_folds[table][place, : self.size(self.regressions[target]), target]
-            shared = _with_season(shared_folds[k][-1], len(chosen)).to(chosen)
-            chosen.copy_(choose_between(shared, chosen.flatten(1), scores[k]).view_as(chosen))
+    def _share(
+        self, regressions: Iterable[_Regression]
+    ) -> tuple[dict[int, Sharing], dict[tuple[int, int, int], SharedPrior]]:
+        """Return the degree of sharing of each target, and what cells are drawn to by table, lead time and target.
+
+        The degree is estimated from all cases, and is the same for all folds. There is none for a target with fewer
+        than `_needed` cases in all cells and lead times.
+        """
+        samples: dict[tuple[int, int], list[EMOSCases]] = {}
+        windows: dict[tuple[int, int], list[Tensor]] = {}
+        for one in regressions:
+            if one.whole_year:
+                samples.setdefault((one.target, one.table), []).append(one.cases)
+            elif one.table == 0:
+                windows.setdefault((one.target, one.lead), []).append(one.chosen)
+        sharing: dict[int, Sharing] = {}
+        priors: dict[tuple[int, int, int], SharedPrior] = {}
+        for (target, table), cases in samples.items():
+            if sum(int(one.truth.isfinite().sum()) for one in cases) < self._needed(target):
+                continue
+            leads = thin(cases)
+            if table == 0:
+                sharing[target] = estimate_sharing(
+                    self.regressions[target], leads, [windows.get((target, lead), []) for lead in range(len(leads))]
+                )
+            if target in sharing:
+                for lead, prior in enumerate(fit_shared(self.regressions[target], leads, sharing[target])):
+                    priors[table, lead, target] = prior
+        return sharing, priors
 
     def _regressions(
-        self, passes: Passes, rows: slice, ends: Tensor | None, cells: Tensor | None = None
+        self, leads: Iterable[LeadCases], rows: slice, ends: Tensor | None, cells: Tensor | None = None
     ) -> Iterator[_Regression]:
-        """Read the cases of some rows or `cells`; yield all regressions on them, always in the same order.
+        """Yield all regressions on the cases of some rows or `cells`, always in the same order.
 
         Loops, the outermost first: lead times; all cases, then the cases outside each fold; the whole year, then each
         window.
         """
-        for lead, read in enumerate(self.read_cases(passes, rows, cells)):
+        for lead, read in enumerate(leads):
             days, *terms = read.times
             first = lead * self.windows
             for table in range(1 if ends is None else len(ends) + 2):
@@ -216,12 +257,12 @@ class EMOS(CellModel):
                 for chosen, places in subsets:
                     fields = [values[chosen] for values in read.fields]
                     harmonics = [term[chosen].flatten(1) for term in terms] if seasonal else []
-                    main = table == 0 and len(places) == self.windows
+                    whole_year = chosen is kept
                     for t in range(len(self._targets)):
                         mean, std, truth = (values[:, t].flatten(1) for values in fields)
                         lower, weight = self.lower_bound(t, rows, cells), self.cell_area(rows, cells).float()
                         cases = EMOSCases(mean, std, truth, harmonics, lower, weight)
-                        yield _Regression(table, lead, t, places, main, cases)
+                        yield _Regression(table, lead, t, places, whole_year, chosen, cases)
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return ensemble mean and standard deviation (B, T, H, W), and the harmonics (B, 1, 1, 1) if seasonal."""
@@ -250,8 +291,10 @@ class _Regression(NamedTuple):
     target: int
     places: Sequence[int]
     """Positions (lead time and window) in the table of coefficients."""
-    main: bool
-    """Whether it is fitted to all cases of the lead time."""
+    whole_year: bool
+    """False: of a window."""
+    chosen: Tensor
+    """(N,) which cases of the lead time it is fitted to."""
     cases: EMOSCases
 
 
@@ -268,7 +311,7 @@ class _Tables:
         self.of_folds = [raw.expand(places, P, T, *cells).clone() for _ in range(count)]
         """(L·windows, P, T, h, w) each: fitted to all cases, then to the cases outside each fold."""
         self.known, self.fitted, self.penalised = torch.zeros(3, places // model.windows, T, *cells)
-        """(L, T, h, w) each, from all cases of a lead time: 1 where there is a case, a fit, a penalised fit."""
+        """(L, T, h, w) each, from all cases of a lead time: their number, 1 where there is a fit, a penalised fit."""
 
     def store(self, one: _Regression, rows: slice, fit: Fit) -> None:
         """Store the coefficients (P, K) of some rows; NaN leaves the table as it is."""
@@ -278,9 +321,9 @@ class _Tables:
         for place in one.places:
             old = table[place, :size, one.target, rows]
             old.copy_(torch.where(fitted, found.to(old), old))
-        if one.main:
-            known = one.cases.truth.isfinite().any(0)
-            known = known.view_as(fitted) if self._per_cell else known.any().view(1, 1)
+        if one.whole_year and one.table == 0:
+            known = one.cases.truth.isfinite().sum(0)
+            known = known.view_as(fitted) if self._per_cell else known.sum().view(1, 1)
             self.known[one.lead, one.target, rows] = known.float()
             self.fitted[one.lead, one.target, rows] = fitted.float()
             self.penalised[one.lead, one.target, rows] = fit.penalised.view_as(fitted).float()

@@ -9,21 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from data_pipeline.common.checks import check_integer
 from models.distribution import Distribution
-from models.statistical.regression import Fit, Regression, cell_blocks
+from models.statistical.regression import NEGLIGIBLE_ERROR, Fit, Prior, Regression, cell_blocks
 
-OWN_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Candidates for partly shared coefficients: 0 stands for the shared ones, 1 for the cell's own."""
-HELD_OUT_FOLDS = 4
-"""Number of successive stretches of time, each held out once, that choose among `OWN_FRACTIONS`."""
 STEEPEST_LOCATION, STEEPEST_SCALE = 10.0, {"quadratic": 100.0, "log": 5.0}
 """Limits of |b| and |δ|. A steeper fit comes from a predictor that hardly varies in training, and would explode where
 it varies; it is fitted again without this predictor."""
+COARSE_STEPS = 6
+"""Newton steps of a fit that starts at the coefficients of a similar one, to compare the two on held-out cases."""
 GREATEST_SPREAD = 4.0
 """With `scale=log`, an std counts at most as this factor times the greatest std of the training cases."""
 
@@ -73,6 +72,21 @@ def predict_emos(
     return regression.predict(coefficients, location, scale, lower)
 
 
+class SharedPrior(NamedTuple):
+    """Coefficients that cells with few cases are drawn to.
+
+    The penalty counts as much as `cases` cases of the cell whose predictors vary as in the sample of the prior. A
+    departure counts in units of σ, so that quiet and restless cells are drawn alike.
+    """
+
+    coefficients: Tensor
+    """(P, K) or (P, 1)"""
+    cases: float
+    """Weight of the prior as a number of cases; infinite: its coefficients are those of the cell."""
+    moments: Tensor
+    """(p, p) second moments of the predictors in units of σ, without the limits of the spread."""
+
+
 @dataclass(frozen=True)
 class EMOSCases:
     """N training cases in K cells, to which coefficients are fitted.
@@ -107,47 +121,6 @@ class EMOSCases:
         """Return the coefficients (P, 1) of one regression on the cases of all cells."""
         return self.fit(regression, shared=True).coefficients
 
-    def fit_partly_shared(self, regression: Regression) -> Tensor:
-        """Return coefficients (P, K) between the shared ones and those of each cell, for few cases.
-
-        θ_k = θ + w (θ_k' - θ) with one of `OWN_FRACTIONS` as w, the same in all cells. The chosen w has the best score
-        on held-out stretches of time; the N cases must be in order of time. A cell with too few cases for coefficients
-        of its own gets the shared ones.
-        """
-        shared = self.fit_shared_folds(regression)
-        own, scores = self.fit_and_score_cells(regression, shared)
-        return choose_between(shared[-1], own.coefficients, scores)
-
-    def fit_shared_folds(self, regression: Regression) -> Tensor:
-        """Return shared coefficients (`HELD_OUT_FOLDS` + 1, P, 1): without each stretch of time, and of all cases."""
-        return torch.stack([self.select(kept).fit_shared(regression) for kept, _ in self._folds()])
-
-    def fit_and_score_cells(self, regression: Regression, shared_folds: Tensor) -> tuple[Fit, Tensor]:
-        """Return the fit of each cell, and the summed scores of held-out cases (`OWN_FRACTIONS`,).
-
-        `shared_folds` are from `fit_shared_folds`; they replace the coefficients of cells with too few cases. Scores
-        of disjoint sets of cells add up to the score of their union.
-        """
-        K = self.truth.shape[1]
-        area = torch.ones(K) if self.weight is None else self.weight
-        scores = self.truth.new_zeros(len(OWN_FRACTIONS), dtype=torch.float64)
-        own, penalised = shared_folds[-1].expand(-1, K), torch.zeros(K, dtype=torch.bool)
-        for shared, (kept, out) in zip(shared_folds, self._folds(), strict=True):
-            own, penalised = self.select(kept).fit(regression)
-            own = torch.where(own.isnan(), shared, own)
-            if not out.any():
-                continue
-            held_out = self.select(out)
-            for cells in cell_blocks(K, len(held_out.truth)):
-                mean, std, truth = (values[:, cells] for values in (held_out.mean, held_out.std, held_out.truth))
-                lower = None if self.lower is None else self.lower[cells]
-                truth = truth if lower is None else truth.maximum(lower)
-                for i, fraction in enumerate(OWN_FRACTIONS):
-                    coefficients = shared.lerp(own[:, cells], fraction)[:, None]
-                    forecast = predict_emos(regression, coefficients, mean, std, held_out.harmonics, lower)
-                    scores[i] += (regression.loss(forecast, truth) * area[cells]).nansum()
-        return Fit(own, penalised), scores
-
     def fit_trailing(self, regression: Regression, length: int, *, delay: int = 1) -> Tensor:
         """Return coefficients (P, N, K) for each of N successive cases, fitted to `length` cases before it.
 
@@ -177,52 +150,196 @@ class EMOSCases:
         mean, std, truth = (values.expand_as(self.truth)[cases] for values in (self.mean, self.std, self.truth))
         return EMOSCases(mean, std, truth, [term[cases] for term in self.harmonics], self.lower, self.weight)
 
-    def _folds(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield which cases (N,) are kept and which are held out: for each stretch of time, then for all cases."""
-        N, device = len(self.truth), self.truth.device
-        fold = torch.arange(N, device=device) * HELD_OUT_FOLDS // max(N, 1)
-        for k in range(HELD_OUT_FOLDS + 1):
-            yield fold != k, fold == k
+    @classmethod
+    def concat(cls, parts: Sequence[EMOSCases]) -> EMOSCases:
+        """Return the cases of all parts, which are of the same cells."""
+        mean, std, truth = (
+            torch.cat([getattr(part, name).expand_as(part.truth) for part in parts])
+            for name in ("mean", "std", "truth")
+        )
+        harmonics = [torch.cat(terms) for terms in zip(*(part.harmonics for part in parts), strict=True)]
+        return cls(mean, std, truth, harmonics, parts[0].lower, parts[0].weight)
 
-    def fit(self, regression: Regression, shared: bool = False) -> Fit:
+    def at(self, cells: Tensor) -> EMOSCases:
+        """Return the cases of some cells."""
+        mean, std, truth = (values.expand_as(self.truth)[:, cells] for values in (self.mean, self.std, self.truth))
+        lower, weight = (None if values is None else values[cells] for values in (self.lower, self.weight))
+        return EMOSCases(mean, std, truth, self.harmonics, lower, weight)
+
+    def score(self, regression: Regression, coefficients: Tensor) -> float:
+        """Return the summed score of all cases, weighted by cell, for coefficients (P, K) or (P, 1)."""
+        total, (N, K) = 0.0, self.truth.shape
+        coefficients, area = coefficients.expand(-1, K), torch.ones(K) if self.weight is None else self.weight
+        for cells in cell_blocks(K, N, regression.cost):
+            mean, std, truth = (values.expand(N, K)[:, cells] for values in (self.mean, self.std, self.truth))
+            lower = None if self.lower is None else self.lower[cells]
+            truth = truth if lower is None else truth.maximum(lower)
+            forecast = predict_emos(regression, coefficients[:, None, cells], mean, std, self.harmonics, lower)
+            total += float((regression.loss(forecast, truth) * area[cells]).nansum())
+        return total
+
+    def moments(self, regression: Regression, coefficients: Tensor) -> Tensor:
+        """Return the `SharedPrior.moments` of these cases around shared coefficients (P, 1)."""
+        centre = coefficients.double()
+        block = self._block(slice(None))
+        scale = block.scale(centre[-2] if regression.scale == "log" else None)
+        centre = centre[:-2] if regression.scale == "log" else centre
+        return _moments(regression, block, scale, block.size(regression, centre, scale, shared=False))
+
+    def fit(
+        self,
+        regression: Regression,
+        shared: bool = False,
+        prior: SharedPrior | None = None,
+        start: Tensor | None = None,
+    ) -> Fit:
         """Return the fit of each cell, or of one regression on the cases of all cells.
+
+        With a `prior`, every cell has coefficients; `start` are the coefficients of a similar fit, which need not be
+        found exactly.
 
         Coefficients are NaN if their CRPS on the training cases is greater than the raw ensemble's. This is checked for
         a fit of the CRPS, and for a fit of the likelihood only if it is penalised.
         """
-        regression.check_lower(self.lower)
-
-        def arrange(values: Tensor) -> Tensor:
-            """Return one column for each cell, or a single one for all."""
-            values = values.to(self.truth.device).expand_as(self.truth)
-            return values.reshape(-1, 1) if shared else values
-
-        mean, std, truth = arrange(self.mean), arrange(self.std), arrange(self.truth)
-        weight = arrange(self.weight if shared and self.weight is not None else torch.ones(()))
-        harmonics = [arrange(term) for term in self.harmonics]
-        lower = None if self.lower is None else arrange(self.lower)
+        K = 1 if shared else self.truth.shape[1]
+        if prior is not None and math.isinf(prior.cases):
+            return Fit(prior.coefficients.expand(-1, K), torch.zeros(K, dtype=torch.bool))
         fits = []
-        for cells in cell_blocks(truth.shape[1], len(truth), regression.cost):
-            m, s, y, w, *terms = (values[:, cells].T for values in (mean, std, truth, weight, *harmonics))
-            bound = None if lower is None else lower[:, cells].T
-            valid = m.isfinite() & s.isfinite() & y.isfinite()
-            m, s, y, w = (torch.where(valid, values, 0) for values in (m, s, y, w))
-            fits.append(_fit_block(regression, m, s, terms, y, w, bound))
+        for cells, block in self._blocks(regression, shared):
+            if prior is None:
+                fits.append(_fit_block(regression, block))
+            else:
+                own = prior._replace(coefficients=prior.coefficients.expand(-1, K)[:, cells])
+                begin = None if start is None else start.expand(-1, K)[:, cells]
+                fits.append(_fit_with_prior(regression, block, own, begin, shared))
         return Fit(*(torch.cat(parts, dim=-1) for parts in zip(*fits, strict=True)))
 
+    def _blocks(self, regression: Regression, shared: bool) -> Iterator[tuple[slice, _Block]]:
+        """Yield the cases of some cells at a time."""
+        regression.check_lower(self.lower)
+        N, K = self.truth.shape
+        for cells in [slice(None)] if shared else cell_blocks(K, N, regression.cost):
+            yield cells, self._block(cells, shared)
 
-def _fit_block(
-    regression: Regression, mean: Tensor, std: Tensor, harmonics: Sequence[Tensor], truth: Tensor, weight: Tensor,
-    lower: Tensor | None,
-) -> Fit:  # fmt: skip
-    """Return the fit of K cells to N cases, (K, N) each, without NaN; cases of zero weight do not count."""
-    log, k = regression.scale == "log", len(harmonics)
-    limits, spread = [], std
-    if log:
-        least = torch.where(std > 0, std, torch.inf).amin(1, keepdim=True)
+    def _block(self, cells: slice, shared: bool = False) -> _Block:
+        """Return the cases of some cells, as those of one cell if `shared`."""
+
+        def arrange(values: Tensor) -> Tensor:
+            """Return one row for each cell, or a single one for all."""
+            values = values.to(self.truth.device).expand_as(self.truth)[:, cells]
+            return values.reshape(1, -1) if shared else values.T
+
+        m, s, y = arrange(self.mean), arrange(self.std), arrange(self.truth)
+        w = arrange(self.weight if shared and self.weight is not None else torch.ones(()))
+        valid = m.isfinite() & s.isfinite() & y.isfinite()
+        m, s, y, w = (torch.where(valid, values, 0) for values in (m, s, y, w))
+        bound = None if self.lower is None else arrange(self.lower)
+        return _Block(m, s, [arrange(term) for term in self.harmonics], y, w, bound)
+
+
+class _Block(NamedTuple):
+    """N cases of K cells, (K, N) each, without NaN; cases of zero weight do not count."""
+
+    mean: Tensor
+    std: Tensor
+    harmonics: list[Tensor]
+    truth: Tensor
+    weight: Tensor
+    lower: Tensor | None
+
+    def limits(self) -> tuple[Tensor, Tensor]:
+        """Return the smallest std above zero and the greatest that counts, (K, 1) each."""
+        least = torch.where(self.std > 0, self.std, torch.inf).amin(1, keepdim=True)
         least = torch.where(least.isfinite(), least, 1)
-        limits = [least, GREATEST_SPREAD * std.amax(1, keepdim=True).maximum(least)]
-        spread = std.maximum(least).log()
+        return least, GREATEST_SPREAD * self.std.amax(1, keepdim=True).maximum(least)
+
+    def location(self) -> list[Tensor]:
+        """Return the predictors of the location, (K, N) or (1, N) each."""
+        return [torch.ones_like(self.mean[:1]), self.mean, *self.harmonics]
+
+    def scale(self, least: Tensor | None) -> list[Tensor]:
+        """Return the predictors of the scale; `least` is for a scale in logarithms."""
+        return [torch.ones_like(self.mean[:1]), self.std if least is None else self.std.maximum(least).log()]
+
+    def size(self, regression: Regression, coefficients: Tensor, scale: Sequence[Tensor], shared: bool) -> Tensor:
+        """Return the typical σ (K, 1) of the forecasts of some coefficients; of their errors if `shared`."""
+        count = (self.weight > 0).sum(1, keepdim=True).clamp(min=1)
+        mu, second = regression.numbers(coefficients[..., None], self.location(), scale)
+        variance = (2 * second).exp() if regression.scale == "log" else second
+        errors = (self.truth if self.lower is None else self.truth.maximum(self.lower)) - mu
+        mean = [torch.where(self.weight > 0, v, 0).sum(1, keepdim=True) / count for v in (variance, errors.square())]
+        tiny = (NEGLIGIBLE_ERROR * self.truth.abs().amax()).clamp(min=torch.finfo(torch.float32).tiny)
+        return (mean[1] if shared else mean[0].maximum(mean[1] / 100)).sqrt().maximum(tiny)
+
+
+def _moments(regression: Regression, block: _Block, scale: Sequence[Tensor], size: Tensor) -> Tensor:
+    """Return the second moments (P, P) of predictors with the mean zero in each cell, in units of σ."""
+    known = (block.weight > 0).double()
+    count = known.sum(1, keepdim=True)
+    cases, cells = count.sum().clamp(min=1), int((count > 0).sum())
+
+    def centred(values: Tensor) -> Tensor:
+        values = values.expand_as(known) * known
+        return (values - values.sum(1, keepdim=True) / count.clamp(min=1)) * known
+
+    def products(terms: list[Tensor], divisor: Tensor) -> Tensor:
+        return torch.stack([torch.stack([(a * b).sum() for a in terms]) for b in terms]) / divisor
+
+    free, one = (cases - cells).clamp(min=1), torch.ones(1, 1).double()
+    _, mean, *harmonics = block.location()
+    location = products([centred(mean) / size, *(centred(term) for term in harmonics)], free)
+    if regression.scale == "log":
+        spread = torch.block_diag(one, products([centred(scale[1])], free))
+    else:
+        spread = products([known / 2, known * (scale[1] / size).square() / 2], cases)
+    return torch.block_diag(one, location, spread, *[one] * regression.has_shift)
+
+
+def _fit_with_prior(
+    regression: Regression, block: _Block, prior: SharedPrior, start: Tensor | None, shared: bool
+) -> Fit:
+    """Return the fit of K cells that are drawn to a prior; cells without cases get its coefficients."""
+    log, K = regression.scale == "log", len(block.truth)
+    centre = prior.coefficients.double().expand(-1, K)
+    limits: list[Tensor] = []
+    if log:
+        centre, theirs = centre[:-2], centre[-2:, :, None]
+        # A few cases hardly show how much the spread varies.
+        few = (block.weight > 0).sum(1, keepdim=True) < 2 * len(centre)
+        least, most = block.limits()
+        limits = [torch.where(few, theirs[0].minimum(least), least), torch.where(few, theirs[1].maximum(most), most)]
+    scale = block.scale(limits[0] if log else None)
+    size = block.size(regression, centre, scale, shared)
+    moments = _moments(regression, block, scale, size) if shared else prior.moments
+    # A coefficient of the mean has no unit, those of the constant, the season and of γ² have one.
+    units = [size, torch.ones_like(size), *[size] * len(block.harmonics)]
+    units += [torch.ones_like(size)] * 2 if log else [size.square(), torch.ones_like(size)]
+    unit = torch.cat([*units, *[torch.ones_like(size)] * regression.has_shift], dim=1)
+    # The curvature of a good normal forecast's score by μ/σ.
+    curvature = size / math.sqrt(math.pi) if regression.score == "crps" else torch.ones_like(size)
+    precision = prior.cases * curvature[..., None] * moments / (unit[:, :, None] * unit[:, None, :])
+    begin = centre if start is None else start[: len(centre)]
+    fitted = regression.fit(
+        block.location(), scale, block.truth, block.weight, block.lower,
+        Prior(
+            centre, precision, begin,
+            None if shared else prior.cases * curvature[:, 0],
+            None if shared else size[:, 0].square() / 100,
+            None if start is None else COARSE_STEPS,
+        ),
+    )  # fmt: skip
+    found, k = fitted.coefficients, len(block.harmonics)
+    if not log:
+        found[k + 2 : k + 4].abs_()  # only their squares count
+    return Fit(torch.cat([found, *(limit.T.to(found) for limit in limits)]), fitted.penalised)
+
+
+def _fit_block(regression: Regression, block: _Block) -> Fit:
+    """Return the fit of K cells, each to its own cases only."""
+    mean, std, harmonics, truth, weight, lower = block
+    log, k = regression.scale == "log", len(harmonics)
+    limits = list(block.limits()) if log else []
+    spread = std.maximum(limits[0]).log() if log else std
     one = torch.ones_like(mean[:1])
 
     def fit(rows: Tensor, *varying: Tensor) -> Fit:
@@ -265,12 +382,3 @@ def _is_worse_than_raw(
         for c in (coefficients, raw)
     )
     return ~(own <= theirs)
-
-
-def choose_between(shared: Tensor, own: Tensor, scores: Tensor) -> Tensor:
-    """Return the coefficients between `shared` (P, 1) and `own` (P, K) with the lowest of `scores` (`OWN_FRACTIONS`,).
-
-    >>> choose_between(torch.zeros(1, 1), torch.ones(1, 2), torch.tensor([5.0, 3, 4, 5, 6]))
-    tensor([[0.2500, 0.2500]])
-    """
-    return shared.lerp(own, OWN_FRACTIONS[int(scores.argmin())])

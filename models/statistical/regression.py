@@ -18,13 +18,15 @@ from torch import Tensor
 from data_pipeline.common.errors import InputError
 from models.distribution import FAMILIES, GAMMA, CensoredShiftedGamma, Distribution
 from models.distribution.location_scale import Bounded
-from models.statistical.newton import Expansion, minimise
+from models.statistical.newton import Expansion, Minimum, minimise
 
 SCALES, SCORES = ("quadratic", "log"), ("crps", "likelihood")
 CASES_AT_ONCE = 2**17
 """Cells times cases that are processed at once: arrays of 1 MB in float64, about forty of them."""
 NEGLIGIBLE_ERROR = 1e-7
 """Errors smaller than this fraction of the values are rounding errors of float32."""
+SMALLEST_FACTOR = 1e-3
+"""Smallest initial γ of a fit with `Prior`."""
 GREATEST_SHIFT, GREATEST_FACTOR = 100.0, 1000.0
 """Limits in the training cases of a fit: μ differs from least squares by at most so many standard deviations σ₀ of its
 errors, and σ from σ₀ by at most this factor. Fits beyond them describe cases without information, such as dry ones."""
@@ -103,9 +105,15 @@ class Regression:
         lower: Tensor | None = None,
     ) -> Distribution:
         """Return the distribution (*S) for coefficients (P, *S): β, γ and perhaps log δ, and predictors (*S)."""
+        mu, second = self.numbers(coefficients, location, scale)
+        return self.distribution(mu, second, lower, coefficients[-1] if self.has_shift else None)
+
+    def numbers(
+        self, coefficients: Tensor, location: Sequence[Tensor], scale: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return μ, and log σ or σ² (see `scale`)."""
         p, q = len(location), len(scale)
-        mu, second = _sum(coefficients[:p], location), _sum(self._factors(coefficients[p : p + q]), self._terms(scale))
-        return self.distribution(mu, second, lower, coefficients[p + q] if self.has_shift else None)
+        return _sum(coefficients[:p], location), _sum(self._factors(coefficients[p : p + q]), self._terms(scale))
 
     def fit(
         self,
@@ -114,6 +122,7 @@ class Regression:
         truth: Tensor,
         weight: Tensor,
         lower: Tensor | None = None,
+        prior: Prior | None = None,
     ) -> Fit:
         """Return coefficients (P, K), float64, of K cells, from N cases of predictors and truth, (K, N) each.
 
@@ -126,11 +135,16 @@ class Regression:
         log δ likewise, where μ₀ and σ₀ come from least squares. All penalties together have the weight of one case.
         Coefficients are NaN for a cell with fewer than two cases per coefficient, for a cell whose predictors give the
         truth exactly, and for a cell without a minimum in spite of the penalty.
+
+        With a `prior`, its penalty replaces this one, and one case is enough. Coefficients are the centre of the prior
+        for a cell without cases or without a minimum.
         """
         count = len(location) + len(scale) + self.has_shift
         coefficients = torch.full((count, len(truth)), torch.nan, dtype=torch.float64, device=truth.device)
         penalised = torch.zeros(len(truth), dtype=torch.bool, device=truth.device)
-        cells = ((weight > 0).sum(1) >= 2 * count).nonzero()[:, 0]
+        if prior is not None:
+            coefficients = prior.centre.expand_as(coefficients).clone()
+        cells = ((weight > 0).sum(1) >= (2 * count if prior is None else 1)).nonzero()[:, 0]
         if len(cells) == 0:
             return Fit(coefficients, penalised)
 
@@ -148,15 +162,21 @@ class Regression:
                 centre_scale=self.scale == "log",
                 size=CASES_AT_ONCE // self.cost,
             )
+            if prior is not None:
+                minimum = self._minimise(cases, prior.at(cells, len(truth)))
+                found = cases.undo_centring(minimum.parameters).T
+                good = found.isfinite().all(0)
+                coefficients[:, cells[good]] = found[:, good]
+                return Fit(coefficients, penalised)
             start, errors, exact = self._least_squares(cases)
             found, weak = start.masked_fill(exact[:, None], torch.nan), torch.zeros_like(exact)
             rows = (~exact).nonzero()[:, 0]
-            for prior in (None, _Prior.of(self, cases, start, errors)):
-                expand = partial(self._expand, cases, rows=rows, prior=prior)
+            for weak_prior in (None, _WeakPrior.of(self, cases, start, errors)):
+                expand = partial(self._expand, cases, rows=rows, prior=weak_prior)
                 minimum = minimise(expand, start[rows])
                 good = minimum.converged & self._is_plausible(cases, minimum.parameters, rows, start, errors)
                 found[rows] = minimum.parameters.masked_fill(~good[:, None], torch.nan)
-                weak[rows] = good & (prior is not None)
+                weak[rows] = good & (weak_prior is not None)
                 if not len(rows := rows[~good]):
                     break
         coefficients[:, cells], penalised[cells] = cases.undo_centring(found).T, weak
@@ -179,6 +199,21 @@ class Regression:
     def loss(self, distribution: Distribution, truth: Tensor) -> Tensor:
         """Return the score of each case, which coefficients minimise on average."""
         return distribution.crps(truth) if self.score == "crps" else -distribution.log_prob(truth)
+
+    def _minimise(self, cases: _Cases, prior: Prior) -> Minimum:
+        """Return the minimum of score and penalty for the cells of `cases`, for centred predictors."""
+        p, q = len(cases.location), len(cases.scale)
+        count = (cases.weight > 0).sum(1)[:, None, None]
+        centre, start = (cases.centring(values.T) for values in (prior.centre, prior.start))
+        factors = centre.clone()
+        factors[:, p : p + q] = self._factors(centre[:, p : p + q])
+        weight = None if prior.weight is None else prior.weight / count[:, 0, 0]
+        penalty = _Quadratic(factors, prior.precision / count, weight, prior.least)
+        if self.scale == "quadratic":
+            # A coefficient of zero is a stationary point of its square.
+            start[:, p : p + q] = start[:, p : p + q].abs().clamp(min=SMALLEST_FACTOR)
+        expand = partial(self._expand, cases, rows=torch.arange(len(start), device=start.device), prior=penalty)
+        return minimise(expand, start) if prior.steps is None else minimise(expand, start, 1e-5, prior.steps)
 
     def _factors(self, gamma: Tensor) -> Tensor:
         """Return the factors of the scale's terms, γ or γ²."""
@@ -229,7 +264,9 @@ class Regression:
         exact = errors <= NEGLIGIBLE_ERROR**2 * yy
         return torch.cat([beta, gamma, *shift], dim=1), variance[:, 0].sqrt(), exact
 
-    def _expand(self, cases: _Cases, theta: Tensor, chosen: Tensor, *, rows: Tensor, prior: _Prior | None) -> Expansion:
+    def _expand(
+        self, cases: _Cases, theta: Tensor, chosen: Tensor, *, rows: Tensor, prior: _WeakPrior | _Quadratic | None
+    ) -> Expansion:
         """Expand the mean score of the `chosen` among the cells `rows`, with the penalty of a prior, to second order.
 
         The score of a case depends on two numbers only, μ and log σ (or σ²), or on three with log δ. Automatic
@@ -249,8 +286,10 @@ class Regression:
                 number.requires_grad_()
             log_delta = numbers[2] if self.has_shift else None
             score = self.loss(self.distribution(numbers[0], numbers[1], b.lower, log_delta), b.y)
-            if prior is not None:
+            if isinstance(prior, _WeakPrior):
                 score = score + prior.penalty(self, numbers, _times(b.x.mT, prior.start[rows, :p]), rows)
+            elif prior is not None and prior.weight is not None:
+                score = score + prior.penalty(self, second, b.z, rows)
             loss = (b.weight * score).sum(1)
             slopes = torch.autograd.grad(loss.sum(), numbers, create_graph=True)
             value += loss.detach()
@@ -265,6 +304,12 @@ class Regression:
                     hessian[:, rows_i, rows_j] += block
                     if i < j:
                         hessian[:, rows_j, rows_i] += block.mT
+        if isinstance(prior, _Quadratic):
+            departure = torch.cat([beta, self._factors(gamma), shift], dim=1) - prior.centre[rows]
+            slope, precision = _times(prior.precision[rows], departure), prior.precision[rows]
+            value += (departure * slope).sum(1) / 2
+            gradient += slope
+            hessian += precision
         if self.scale == "quadratic":  # from derivatives by γ² to derivatives by γ
             inner = torch.cat([torch.ones_like(beta), 2 * gamma, torch.ones_like(shift)], dim=1)
             hessian *= inner[:, :, None] * inner[:, None, :]
@@ -273,7 +318,57 @@ class Regression:
         return Expansion(value, gradient, hessian)
 
 
-class _Prior(NamedTuple):
+class Prior(NamedTuple):
+    """What cells with few cases are drawn to: the penalty (φ - φ₀)ᵀ A (φ - φ₀) / 2 on the summed score of a cell.
+
+    φ are the coefficients for predictors with the mean zero in the cell, where γ stands for the factors of the scale's
+    terms, and φ₀ are those of the `centre`. With `weight`, the mean of `weight` (log σ - log σ₀)² / 2 over the cases is
+    added, where σ₀² is at least `least`. Without it, a cell with a single case would have σ = 0.
+    """
+
+    centre: Tensor
+    """(P, K) coefficients for the original predictors, or (P, 1)."""
+    precision: Tensor
+    """(K, P, P) A."""
+    start: Tensor
+    """(P, K) or (P, 1) coefficients at which the search starts."""
+    weight: Tensor | None = None
+    """(K,)"""
+    least: Tensor | None = None
+    """(K,)"""
+    steps: int | None = None
+    """Number of steps after which the coefficients count although they are not yet at the minimum."""
+
+    def at(self, cells: Tensor, count: int) -> Prior:
+        """Return the prior of some of `count` cells, (P, k)."""
+        centre, start = (values.double().expand(-1, count)[:, cells] for values in (self.centre, self.start))
+        weight, least = (None if v is None else v[cells] for v in (self.weight, self.least))
+        return Prior(centre, self.precision[cells], start, weight, least, self.steps)
+
+
+class _Quadratic(NamedTuple):
+    """A prior for centred predictors, in units of the mean score."""
+
+    centre: Tensor
+    """(K, P)"""
+    precision: Tensor
+    """(K, P, P)"""
+    weight: Tensor | None
+    least: Tensor | None
+
+    def penalty(self, regression: Regression, second: Tensor, z: Tensor, rows: Tensor) -> Tensor:
+        """Return the penalty (k, n) of log σ or σ² of the cases of the cells `rows`."""
+        assert self.weight is not None
+        assert self.least is not None
+        q, log, least = z.shape[1], regression.scale == "log", self.least[rows, None]
+        first = self.centre.shape[1] - q - regression.has_shift
+        theirs = _times(z.mT, self.centre[rows, first : first + q])
+        theirs = theirs.maximum(least.log() / 2) if log else theirs.maximum(least).log() / 2
+        departure = (second if log else second.log() / 2) - theirs
+        return self.weight[rows, None] / 2 * departure.square()
+
+
+class _WeakPrior(NamedTuple):
     """Penalty on coefficients of K cells that their cases do not determine."""
 
     start: Tensor
@@ -284,7 +379,7 @@ class _Prior(NamedTuple):
     """(K,) weight of the penalty of each case, in units of the score."""
 
     @classmethod
-    def of(cls, regression: Regression, cases: _Cases, start: Tensor, errors: Tensor) -> _Prior:
+    def of(cls, regression: Regression, cases: _Cases, start: Tensor, errors: Tensor) -> _WeakPrior:
         """Return the prior with the weight of one case; the CRPS of a good normal forecast is σ/√π on average."""
         unit = errors / math.sqrt(math.pi) if regression.score == "crps" else torch.ones_like(errors)
         return cls(start, errors, unit / (cases.weight > 0).sum(1))
@@ -345,9 +440,16 @@ class _Cases:
 
     def undo_centring(self, theta: Tensor) -> Tensor:
         """Return the coefficients (K, P) for the original predictors from those for the centred ones."""
+        return self._shift(theta, -1)
+
+    def centring(self, theta: Tensor) -> Tensor:
+        """Return the coefficients (K, P) for the centred predictors from those for the original ones."""
+        return self._shift(theta, 1)
+
+    def _shift(self, theta: Tensor, sign: int) -> Tensor:
         p, q, theta = len(self.location), len(self.scale), theta.clone()
-        theta[:, 0] -= (theta[:, :p] * self._x_mean).sum(1)
-        theta[:, p] -= (theta[:, p : p + q] * self._z_mean).sum(1)
+        theta[:, 0] += sign * (theta[:, :p] * self._x_mean).sum(1)
+        theta[:, p] += sign * (theta[:, p : p + q] * self._z_mean).sum(1)
         return theta
 
     def _means(self, predictors: list[Tensor]) -> Tensor:

@@ -114,7 +114,7 @@ WRONG = {
         ({"score": "mae"}, "score=mae"),
         ({"lower": 0.0}, "has no lower"),
         ({"seasonal": "fasle"}, "model.seasonal must be true or false, got 'fasle'"),
-        ({"shared": "part"}, "model.shared must be true, false or partly, got 'part'"),
+        ({"shared": "part"}, "model.shared must be true, false or auto, got 'part'"),
         ({"window_days": 30}, "set model.seasonal=false"),
         ({"seasonal": False, "window_days": 0}, "window_days must be a whole number from 1 to 182"),
         ({"seasonal": False, "window_days": 183}, "window_days must be a whole number from 1 to 182"),

@@ -35,7 +35,7 @@ def batch_of(toy):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("unet", {"shared": "partly"}), *((name, {"seasonal": False, "scale": "log"}) for name in ("mlp", "transformer"))],
+    [("unet", {}), *((name, {"seasonal": False, "scale": "log"}) for name in ("mlp", "transformer"))],
 )
 def test_an_untrained_network_equals_emos(name, options, toy):
     """Network and EMOS are fitted to the same samples."""

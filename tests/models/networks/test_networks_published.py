@@ -117,7 +117,7 @@ def test_dillingen_temperature(samples, record_property):
 
 
 MONSOON = Recipe({}, epochs=10, batch=8, rate=1e-3)
-START = {"baseline": {"shared": "partly", "scale": "log"}}
+START = {"baseline": {"scale": "log"}}
 
 
 def monsoon_score(data: Monsoon, recipe: Recipe, year: int) -> float:

@@ -31,7 +31,7 @@ FITTED = {
 }
 OTHERS = {
     "quantiles of the climate": SPECS["climatology"] | {"distribution": "quantiles"},
-    "partly shared emos": SPECS["emos"] | {"seasonal": False, "shared": "partly"},
+    "emos of each cell": SPECS["emos"] | {"seasonal": False, "shared": False},
     "shared emos of windows": SPECS["emos"] | {"seasonal": False, "shared": True, "scale": "log", "window_days": 182},
     "bounded emos": SPECS["emos"] | {"family": "censored_logistic", "scale": "log", "lower": 275.0},
     "emos of roots": SPECS["emos"] | {"family": "censored_normal", "lower": 0.0, "power": 0.5},
@@ -47,7 +47,7 @@ def corrector_of(spec, data, task=TASK, grid=GRID):
     return corrector
 
 
-@pytest.mark.parametrize("name", [*FITTED, "quantiles of the climate", "partly shared emos"])
+@pytest.mark.parametrize("name", [*FITTED, "quantiles of the climate", "emos of each cell"])
 def test_blocks_of_rows_and_small_parts_give_the_same_numbers(name, toy, monkeypatch):
     """The limit on memory lets one row fit at a time, and minimises the scores of some cells at a time."""
     spec = (FITTED | OTHERS)[name]
@@ -214,7 +214,7 @@ def test_a_cell_without_training_values_gets_the_raw_ensemble(toy):
 FALLBACKS = {
     "emos": SPECS["emos"],
     "shared emos": SPECS["emos"] | {"shared": True},
-    "partly shared emos": SPECS["emos"] | {"shared": "partly"},
+    "emos of each cell": SPECS["emos"] | {"shared": False},
     "emos of windows": SPECS["emos"] | {"seasonal": False, "window_days": 182},
     "boosted": SPECS["boosted_emos"] | {"max_steps": 3},
     "shared boosted": SPECS["boosted_emos"] | {"max_steps": 3, "shared": True},

@@ -7,8 +7,9 @@ import torch
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
-from models.distribution import Normal
+from models.distribution import Empirical, Normal, empirical_quantiles
 from models.statistical.climatology import Climatology
+from models.statistical.few_cases import FewCases
 from models.statistical.predictors import annual_harmonics, day_of_year
 
 GRID = Grid.regular(3, 4)
@@ -93,3 +94,67 @@ def test_harmonics_have_periods_of_a_year_and_half_a_year():
     np.testing.assert_allclose(turns, [4, 8], atol=0.02)
     np.testing.assert_allclose((terms**2).sum(1), 2, atol=1e-6)
     torch.testing.assert_close(terms[0], torch.tensor([1.0, 0, 1, 0], dtype=torch.float64))
+
+
+def test_few_cases_borrow_their_spread_from_all_cells():
+    """Eight cases of one year come within 30 % of the true law, and each further year comes closer."""
+    test, law = truth_of(range(2001, 2021), DAYS, seed=1)
+    best = float(law.crps(test.target).mean())
+    scores = []
+    for years in ([2000], [1999, 2000], [1997, 1998, 1999, 2000]):
+        train, _ = truth_of(years, DAYS[::2])
+        model = Climatology(TASK, GRID)
+        model.fit([train])
+        few = any(note.startswith("climatology has few cases in 12 of 12 regr") for note in model.report.notes)
+        assert few == (len(years) < 3)
+        assert model.report.unfitted == 0
+        scores.append(float(model(test).crps(test.target).mean()))
+    assert best < scores[2] < scores[1] < scores[0] < 1.3 * best
+
+
+@pytest.mark.parametrize("cases", [2, 3, 8])
+def test_few_variances_are_drawn_to_that_of_all_cells(cases):
+    """Cells whose variances have a scaled inverse χ² law: the prior is recovered, and new cases score better."""
+    generator = torch.Generator().manual_seed(2)
+    weight, typical, cells = 8.0, 4.0, 20_000
+    chi = torch.distributions.Chi2(torch.tensor(weight, dtype=torch.float64))
+    torch.manual_seed(3)
+    sigma = (typical * weight / chi.sample((cells,))).sqrt()
+    truth = 5 + sigma * torch.randn(cases, 1, cells, generator=generator, dtype=torch.float64)
+    new = 5 + sigma * torch.randn(50, 1, cells, generator=generator, dtype=torch.float64)
+    terms = torch.ones(cases, 1)
+    few = FewCases.of(terms, truth, torch.empty(cases, 0, cells), torch.empty(0))
+    assert float(few.variance) == pytest.approx(typical, rel=0.1)
+    assert float(few.weight) == pytest.approx(weight, rel=0.4)
+    mean, log_sigma = few.normal(terms, truth[..., None])[..., 0]
+    own = Normal(truth.mean(0), truth.std(0))
+    drawn = Normal(mean, log_sigma.exp())
+    same = Normal(truth.mean(0), torch.full_like(truth[0], typical**0.5))
+    ours, plain, pooled = (float(law.log_prob(new).mean()) for law in (drawn, own, same))
+    assert ours > max(plain, pooled)
+
+
+def test_few_amounts_of_rain_borrow_their_shape_from_all_cells():
+    """A third of the cases is dry, and cells have different means."""
+    generator = torch.Generator().manual_seed(4)
+
+    def rain(count):
+        amount = -torch.rand(count, 1, *mean.shape, generator=generator).log() * mean
+        return amount * (torch.rand(amount.shape, generator=generator) > 1 / 3)
+
+    mean = 1 + 9 * torch.rand(3, 400, generator=generator)
+    new, law = rain(200), torch.zeros(1, 3, 400)
+    scores = {}
+    for cases in (2, 5, 19, 20):
+        truth = rain(cases)
+        few = FewCases.of(torch.ones(cases, 1), truth[:, :0].flatten(2), truth.flatten(2), law.flatten(1))
+        found = few.quantiles(truth, law, 25)
+        if cases == 20:
+            assert found.isnan().all()
+            found = empirical_quantiles(truth, 25)
+        assert (found >= 0).all()
+        drawn, own = (Empirical(v[:, None]).crps(new).mean() for v in (found, empirical_quantiles(truth, 25)))
+        scores[cases] = float(drawn)
+        assert drawn <= own
+    assert scores[2] > scores[5] > scores[19]
+    assert scores[19] == pytest.approx(scores[20], rel=0.02)

@@ -11,13 +11,10 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
 from models.corrector import Corrector
 from models.distribution import Ensemble
+from models.statistical.cases import TooFewCasesError
 from models.statistical.emos import EMOS
-from models.statistical.emos_regression import (
-    EMOSCases,
-    choose_between,
-    coefficient_names,
-    raw_coefficients,
-)
+from models.statistical.emos_regression import EMOSCases, coefficient_names, raw_coefficients
+from models.statistical.emos_sharing import estimate_sharing, fit_shared, thin
 from models.statistical.predictors import annual_harmonics
 from models.statistical.regression import Regression
 
@@ -98,10 +95,7 @@ def test_units_do_not_matter(family, scale):
     def normalised(batch):
         return batch._replace(ensemble=batch.ensemble / stretch - location, target=batch.target / stretch - location)
 
-    ours, theirs = (
-        EMOS(task, GRID, family, scale=scale, lower=lower),
-        EMOS(task, GRID, family, scale=scale, lower=lower),
-    )
+    ours, theirs = (EMOS(task, GRID, family, scale=scale, shared=False, lower=lower) for _ in range(2))
     ours.fit([train])
     theirs.normalise(location * stretch, stretch)
     theirs.fit([normalised(train)])
@@ -120,7 +114,7 @@ def test_cells_without_truth_or_errors_keep_the_raw_ensemble(scale):
     target[11:, 0, 0, 1] = torch.nan  # fewer than two cases per coefficient
     target[:, 0, 0, 2] = 273.15  # constant truth
     target[:, 0, 0, 3] = 5 + 2 * batch.ensemble[:, :, 1, 0, 3].mean(1)  # a function of the mean
-    model = EMOS(task, GRID, scale=scale)
+    model = EMOS(task, GRID, scale=scale, shared=False)
     model.fit([batch._replace(target=target)])
     raw = raw_coefficients(model.regressions[0], seasonal=True)
     for column in range(3):
@@ -158,46 +152,70 @@ def test_log_scale_survives_ensembles_without_spread():
     assert crps(model, batch) < crps(EMOS(task, GRID), batch)
 
 
-@pytest.mark.parametrize(("shared", "fit"), [(True, "fit_shared"), ("partly", "fit_partly_shared")])
-def test_a_shared_model_fits_each_target_and_lead_by_area(shared, fit):
+def drawn(leads, lead):
+    """Return the coefficients of a lead time from the steps of the fit on arrays."""
+    regression = Regression()
+    sharing = estimate_sharing(regression, leads)
+    assert math.isfinite(sharing.cells)
+    return leads[lead].fit(regression, prior=fit_shared(regression, thin(leads), sharing)[lead]).coefficients
+
+
+@pytest.mark.parametrize("shared", [True, "auto"])
+def test_a_shared_model_fits_each_target_and_lead_by_area(shared):
     task = task_of(targets=(T2M, Z500), leads=(24, 48))
     batch = forecasts(120, task, seed=23)
+    batch.target[:, 1] += 2 * torch.randn(*GRID.shape, generator=torch.Generator().manual_seed(1))
     order = torch.randperm(len(batch.target), generator=torch.Generator().manual_seed(0))
     model, shuffled = (EMOS(task, GRID, seasonal=False, shared=shared) for _ in range(2))
     model.fit([batch])
     shuffled.fit([Sample(*(tensor[order] for tensor in batch))])
     torch.testing.assert_close(shuffled.coefficients, model.coefficients, rtol=0, atol=1e-5)
-    lead, ensemble = batch.lead_time == 48, batch.ensemble[:, :, task.target_channels[1]]
-    cases = [v[lead].flatten(1).double() for v in (ensemble.mean(1), ensemble.std(1), batch.target[:, 1])]
     area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
     assert area.max() > 2 * area.min()
-    expected = getattr(EMOSCases(*cases, weight=area), fit)(Regression())
+    leads, ensemble = [], batch.ensemble[:, :, task.target_channels[1]]
+    for hours in task.lead_times:
+        chosen = (batch.lead_time == hours).nonzero()[:, 0]
+        chosen = chosen[batch.init_time[chosen].argsort(stable=True)]
+        cases = (v[chosen].flatten(1).double() for v in (ensemble.mean(1), ensemble.std(1), batch.target[:, 1]))
+        leads.append(EMOSCases(*cases, weight=area))
+    expected = leads[1].fit_shared(Regression()) if shared is True else drawn(leads, 1)
     found = model.coefficients[1, :, 1].flatten(1).double()
     torch.testing.assert_close(found, expected.view(len(expected), -1), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("shared", [True, "partly"])
-def test_shared_coefficients_are_fitted_to_some_cells_of_a_large_grid(shared, monkeypatch):
+def test_shared_coefficients_are_fitted_to_some_cells_of_a_large_grid(monkeypatch):
     """Compared with a fit to every n-th cell."""
     task = task_of(targets=(T2M,), leads=(48,))
     batch = forecasts(120, task, seed=23)
     H, W = GRID.shape
     monkeypatch.setattr("models.statistical.cases.SHARED_CASES", 120 * H * W // 2)
     step = next(n for n in range(2, 99) if math.gcd(n, W) == 1)
-    model = EMOS(task, GRID, seasonal=False, shared=shared)
+    model = EMOS(task, GRID, seasonal=False, shared=True)
     model.fit([batch])
     assert f"fitted to {-(-H * W // step)} of {H * W} cells" in model.report.notes[0]
     ensemble = batch.ensemble[:, :, task.target_channels[0]]
     cases = [v.flatten(1).double() for v in (ensemble.mean(1), ensemble.std(1), batch.target[:, 0])]
     area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
-    some = [v[:, ::step] for v in cases]
-    if shared is True:
-        expected = EMOSCases(*some, weight=area[::step]).fit_shared(Regression())
-    else:
-        shared_folds = EMOSCases(*some, weight=area[::step]).fit_shared_folds(Regression())
-        own, scores = EMOSCases(*cases, weight=area).fit_and_score_cells(Regression(), shared_folds)
-        expected = choose_between(shared_folds[-1], own.coefficients, scores)
+    expected = EMOSCases(*(v[:, ::step] for v in cases), weight=area[::step]).fit_shared(Regression())
     torch.testing.assert_close(model.coefficients[0, :, 0].flatten(1).double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "season"), [(6, False), (30, True)])
+def test_few_cases_in_a_cell_are_fitted_with_a_count(count, season):
+    """With the cases of all cells and lead times, six forecasts are better than the raw ensemble already."""
+    task = task_of(leads=(24, 48))
+    train, test = forecasts(2 * count, task, seed=31), forecasts(400, task, seed=32)
+    model = EMOS(task, GRID, seasonal=season)
+    model.fit([train])
+    assert model.report.unfitted == 0
+    assert any(f"24 of 24 regressions of EMOS, with {count} cases each" in note for note in model.report.notes)
+    assert crps(model, test) < crps(EMOS(task, GRID), test)
+    with pytest.raises(TooFewCasesError, match="a cell needs"):
+        EMOS(task, GRID, shared=False).fit([forecasts(10, task, seed=31)])
+    alone = forecasts(4, task, seed=31)
+    alone.target[:, :, 0, 1:] = alone.target[:, :, 1:] = torch.nan
+    with pytest.raises(TooFewCasesError, match="a cell needs"):
+        EMOS(task, GRID).fit([alone])
 
 
 def test_lead_times_without_training_samples_and_unknown_ones_are_refused():

@@ -1,4 +1,4 @@
-"""EMOS on arrays: against scipy, shared and partly shared coefficients, trailing windows, and the gamma family."""
+"""EMOS on arrays: against scipy, shared coefficients and their influence, trailing windows, and the gamma family."""
 
 import math
 
@@ -10,7 +10,14 @@ import scoringrules
 import torch
 
 from models.distribution import CensoredShiftedGamma
-from models.statistical.emos_regression import EMOSCases, coefficient_names, predict_emos, raw_coefficients
+from models.statistical.emos_regression import (
+    EMOSCases,
+    SharedPrior,
+    coefficient_names,
+    predict_emos,
+    raw_coefficients,
+)
+from models.statistical.emos_sharing import estimate_sharing, fit_shared, thin
 from models.statistical.predictors import day_harmonics
 from models.statistical.regression import Regression
 
@@ -103,27 +110,99 @@ def cells_that_differ(by, cases, seed):
 
 
 @pytest.mark.parametrize("scale", ["quadratic", "log"])
-def test_partly_shared_coefficients_lie_where_held_out_scores_are_best(scale):
+def test_drawn_coefficients_minimise_score_and_penalty(scale):
+    """Compared with scipy, for a penalty on departures of μ and log σ in units of σ."""
+    (m, _), (s, _), (y, _) = cells_that_differ(1, 9, seed=24)
+    form, moments = Regression(scale=scale), torch.diag(torch.tensor([1.0, 0.8, 0.5, 0.2], dtype=torch.float64))
+    centre = torch.tensor([0.2, 0.9, 0.4, 0.8], dtype=torch.float64)
+    limits = torch.tensor([1e-6, 1e6]) if scale == "log" else torch.empty(0)
+    prior = SharedPrior(torch.cat([centre, limits])[:, None], 5.0, moments)
+    found = EMOSCases(m, s, y).fit(form, prior=prior).coefficients
+
+    def predict(x, mean, std):
+        sigma = np.hypot(x[2], x[3] * std) if scale == "quadratic" else np.exp(x[2] + x[3] * np.log(std))
+        return x[0] + x[1] * mean, sigma
+
+    for k in range(3):
+        mean, std, truth = (v[:, k].numpy() for v in (m, s, y))
+        mu, sigma = predict(centre.numpy(), mean, std)
+        size = np.sqrt(np.maximum((sigma**2).mean(), ((truth - mu) ** 2).mean() / 100))
+
+        theirs = np.maximum(sigma, size / 10)
+
+        def total(x, mean=mean, std=std, truth=truth, size=size, theirs=theirs):
+            def shape(x):
+                if scale == "quadratic":
+                    return [(x[0] + x[1] * mean.mean()) / size, x[1], x[2] ** 2 / size**2, x[3] ** 2]
+                return [(x[0] + x[1] * mean.mean()) / size, x[1], x[2] + x[3] * np.log(std).mean(), x[3]]
+
+            departure = np.subtract(shape(x), shape(centre.numpy()))
+            mu, sigma = predict(x, mean, std)
+            penalty = departure @ moments.numpy() @ departure + (np.log(sigma / theirs) ** 2).mean()
+            return scoringrules.crps_normal(truth, mu, sigma).sum() + 5 * size / math.sqrt(math.pi) * penalty / 2
+
+        best = scipy.optimize.minimize(total, centre.numpy(), method="Nelder-Mead", options={"xatol": 1e-9})
+        best = scipy.optimize.minimize(total, best.x, method="BFGS", tol=1e-9)
+        assert total(found[:4, k].numpy()) <= best.fun + 1e-9
+        assert total(found[:4, k].numpy()) < min(total(centre.numpy()), total([0.0, 1.0, 0.5, 0.5])) - 1e-3
+
+
+def auto(cases, form):
+    sharing = estimate_sharing(form, [cases])
+    (prior,) = fit_shared(form, thin([cases]), sharing)
+    return sharing, cases.fit(form, prior=prior).coefficients
+
+
+@pytest.mark.parametrize("scale", ["quadratic", "log"])
+def test_the_degree_of_sharing_is_estimated(scale):
     form = Regression(scale=scale)
-    for by, cases, kept in ((0, 12, True), (5, 100, False)):
-        (m, _), (s, _), (y, _) = cells_that_differ(by, cases, seed=20)
-        data = EMOSCases(m, s, y)
-        expected = data.fit_shared(form).expand(-1, 40) if kept else data.fit_cells(form)
-        torch.testing.assert_close(data.fit_partly_shared(form), expected, rtol=0, atol=1e-12)
-    # If cells differ a little and cases are few, coefficients in between have the best score of test cases.
-    m, s, y = cells_that_differ(0.4, 16, seed=21)
-    data = EMOSCases(m[0], s[0], y[0])
-    fits = data.fit_partly_shared(form), data.fit_shared(form), data.fit_cells(form)
-    partly, *ends = (float(predict_emos(form, c[:, None], m[1], s[1]).crps(y[1]).mean()) for c in fits)
-    assert partly < min(ends)
+    weights = []
+    for by, cases in ((0, 12), (0.4, 16), (5, 100)):
+        m, s, y = cells_that_differ(by, cases, seed=21)
+        data = EMOSCases(m[0], s[0], y[0])
+        sharing, drawn = auto(data, form)
+        weights.append(sharing.cells)
+        fits = drawn, data.fit_shared(form), data.fit_cells(form)
+        ours, *ends = (float(predict_emos(form, c[:, None], m[1], s[1]).crps(y[1]).mean()) for c in fits)
+        assert ours < min(ends) * 1.003
+    assert ours < 1.001 * ends[1]  # many cases: as good as a fit of each cell
+    assert weights[0] > weights[1] > weights[2]
 
 
-def test_a_cell_with_few_cases_gets_the_shared_coefficients():
+def test_a_cell_without_cases_gets_the_shared_coefficients():
     (m, _), (s, _), (y, _) = cells_that_differ(5, 100, seed=22)
-    y[5:, 7] = torch.nan
-    found = EMOSCases(m, s, y).fit_partly_shared(Regression())
-    assert EMOSCases(m, s, y).fit_cells(Regression())[:, 7].isnan().all()
-    torch.testing.assert_close(found[:, 7:8], EMOSCases(m, s, y).fit_shared(Regression()))
+    y[:, 7] = torch.nan
+    y[1:, 8] = torch.nan
+    data = EMOSCases(m, s, y)
+    sharing, found = auto(data, Regression())
+    (prior,) = fit_shared(Regression(), thin([data]), sharing)
+    torch.testing.assert_close(found[:, 7:8], prior.coefficients)
+    assert sharing.cells < 8
+    moved = [float((found[0, k] - prior.coefficients[0, 0]).abs()) for k in (8, 9)]
+    assert 0 < moved[0] < moved[1]
+
+
+def test_lead_times_and_season_lend_at_a_single_station():
+    """Coefficients of three lead times differ little, and 30 cases of each are few."""
+    form, scores = Regression(), []
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        leads, tests = [], []
+        for k in range(3):
+            mean, noise = torch.randn(2, 430, 1, generator=generator, dtype=torch.float64)
+            std = torch.rand(430, 1, generator=generator, dtype=torch.float64) + 0.5
+            truth = 0.5 + 0.05 * k + 0.9 * mean + (1 + 0.1 * k) * std * noise
+            terms = [t[:, None] for t in day_harmonics(torch.arange(430) % 365 + 1).double().T]
+            cases = EMOSCases(mean, std, truth, terms)
+            some = torch.arange(430) % 14 == 0
+            leads.append(cases.select(some))
+            tests.append(cases.select(~some))
+        sharing = estimate_sharing(form, leads)
+        for cases, test, prior in zip(leads, tests, fit_shared(form, leads, sharing), strict=True):
+            found = [cases.fit(form, prior=prior).coefficients, cases.fit_cells(form)]
+            scores.append([test.score(form, c) for c in found])
+    ours, own = np.mean(scores, axis=0)
+    assert ours < 0.985 * own
 
 
 @pytest.mark.parametrize("family", ["normal", "censored_logistic"])
