@@ -143,16 +143,18 @@ def valid_times(source: DataSource, task: Task, dates: Dates) -> np.ndarray:
 
 
 def reference_warnings(fits: Sequence[ReferenceFit], lost: Mapping[str, int] | None = None) -> list[str]:
-    """Return the warnings about references that are left out, and the notes of all others.
+    """Return the warnings about references that are left out, climatology first, and the notes of all others.
 
     `lost` maps references without any complete forecast to the number of points where they have no value.
     """
     found: list[str] = []
-    for fit in fits:
+    for fit in sorted(fits, key=lambda fit: fit.name != "climatology"):
         why = fit.why
         if missing := (lost or {}).get(fit.name):
             cause = "an analysis is missing" if fit.name == "persistence" else "there are too few training cases"
             why = f"it has no value at {missing} points that have an analysis: {cause}"
+        if why and fit.name == "climatology":
+            why += "; so nothing here shows that a model is better than climatology"
         found += [f"{fit.name} is left out: {why}"] if why else fit.notes
     return found
 
