@@ -38,7 +38,7 @@ from models.statistical.emos_sharing import Sharing, estimate_sharing, fit_share
 from models.statistical.predictors import YEAR, annual_harmonics, day_of_year
 from models.statistical.regression import Fit, Regression
 
-AUTO = "auto"
+SHARED_AUTO = "auto"
 
 
 class EMOS(CellModel):
@@ -70,7 +70,7 @@ class EMOS(CellModel):
         seasonal: bool = True,
         scale: str | Sequence[str] = "quadratic",
         score: str = "crps",
-        shared: bool | str = AUTO,
+        shared: bool | str = SHARED_AUTO,
         lower: LowerOption = None,
         window_days: int | None = None,
     ) -> None:
@@ -82,8 +82,8 @@ class EMOS(CellModel):
                     "model.seasonal=false"
                 )
         check_boolean("model.seasonal", seasonal)
-        if type(shared) is not bool and shared != AUTO:
-            raise InputError(f"model.shared must be true, false or {AUTO}, got {shared!r}")
+        if type(shared) is not bool and shared != SHARED_AUTO:
+            raise InputError(f"model.shared must be true, false or {SHARED_AUTO}, got {shared!r}")
         self.regressions = regressions(task, family, scale, score, lower)
         windows = 1 if window_days is None else min(365, round(2 * YEAR / window_days))
         raw = pad_sequence([raw_coefficients(regression, seasonal) for regression in self.regressions])
@@ -149,7 +149,7 @@ class EMOS(CellModel):
             whole = list(self.read_cases(passes, ALL)) if alone else None  # read once only
             sharing: dict[int, Sharing] = {}
             priors: dict[tuple[int, int, int], SharedPrior] = {}
-            if self.shared == AUTO:
+            if self.shared == SHARED_AUTO:
                 sample = self.read_cases(passes, ALL, cells) if whole is None else [lead.at(cells) for lead in whole]
                 sharing, priors = self._share(self._regressions(sample, ALL, ends, cells))
             for rows in watched(blocks, "fit of EMOS: block of rows"):
@@ -160,9 +160,8 @@ class EMOS(CellModel):
                         year = tables.of_folds[one.table][one.places[0], :size, one.target, rows].flatten(1)
                         prior = prior._replace(coefficients=year, cases=sharing[one.target].year)
                     cases = one.cases
-                    if (
-                        prior is not None and len(prior.moments) < self._needed(one.target) // 2
-                    ):  # another lead time has no season
+                    # Another lead time has no season.
+                    if prior is not None and len(prior.moments) < self._needed(one.target) // 2:
                         cases = replace(cases, harmonics=())
                     tables.store(one, rows, cases.fit(self.regressions[one.target], prior=prior))
         coefficients, cells_of = tables.of_folds[0], [tables.known, tables.fitted, tables.penalised]
@@ -171,7 +170,7 @@ class EMOS(CellModel):
         known, fitted, penalised = cells_of[0], *(where > 0 for where in cells_of[1:])
         self.coefficients.copy_(coefficients)
         covered = [not self.seasonal or covers_year(passes.days(lead)) for lead in leads]
-        if self.shared == AUTO:
+        if self.shared == SHARED_AUTO:
             notes = [
                 sharing_note(str(self._task.targets[target]), degree, known[:, target])
                 for target, degree in sharing.items()

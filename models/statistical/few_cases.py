@@ -12,7 +12,7 @@ from models.distribution import empirical_quantiles
 
 ENOUGH_CASES = 20
 """Number of cases that give quantiles of a cell alone; a normal distribution with two harmonics needs as many."""
-MOST_VALUES = 2**20
+SHAPE_VALUES = 2**20
 """Most values that the shape of all cells is taken from."""
 
 
@@ -43,7 +43,7 @@ class FewCases(NamedTuple):
         above = (amounts - zero).clamp(min=0)
         mean = above.nanmean((0, 2))
         shape = (above / _cell_mean(above, mean)).movedim(1, 2).flatten(0, 1)
-        return cls(typical, weight, mean, shape[:: max(1, math.ceil(len(shape) / MOST_VALUES))].sort(dim=0).values)
+        return cls(typical, weight, mean, shape[:: max(1, math.ceil(len(shape) / SHAPE_VALUES))].sort(dim=0).values)
 
     def normal(self, terms: Tensor, truth: Tensor) -> Tensor:
         """Return location and log-scale coefficients (2p, T, h, w) of cells with cases (N, T, h, w).
