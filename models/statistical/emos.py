@@ -209,11 +209,14 @@ class EMOS(CellModel):
         """
         samples: dict[tuple[int, int], list[EMOSCases]] = {}
         windows: dict[tuple[int, int], list[Tensor]] = {}
+        known: dict[int, Tensor] = {}
         for one in regressions:
             if one.whole_year:
-                samples.setdefault((one.target, one.table), []).append(one.cases)
+                # Cases without truth are left out, so that they do not move the stretches of time that are held out.
+                known[one.target] = one.cases.truth.isfinite().any(1)
+                samples.setdefault((one.target, one.table), []).append(one.cases.select(known[one.target]))
             elif one.table == 0:
-                windows.setdefault((one.target, one.lead), []).append(one.chosen)
+                windows.setdefault((one.target, one.lead), []).append(one.chosen[known[one.target]])
         sharing: dict[int, Sharing] = {}
         priors: dict[tuple[int, int, int], SharedPrior] = {}
         for (target, table), cases in samples.items():

@@ -182,7 +182,7 @@ class EMOSCases:
         """Return the `SharedPrior.moments` of these cases around shared coefficients (P, 1)."""
         centre = coefficients.double()
         block = self._block(slice(None))
-        scale = block.scale(centre[-2] if regression.scale == "log" else None)
+        scale = block.scale(centre[-2][:, None] if regression.scale == "log" else None)
         centre = centre[:-2] if regression.scale == "log" else centre
         return _moments(regression, block, scale, block.size(regression, centre, scale, shared=False))
 

@@ -196,7 +196,9 @@ def _of_cells(
 def _drawn(
     regression: Regression, cases: EMOSCases, centre: Tensor, weight: float, start: Tensor | None = None
 ) -> Tensor:
-    """Return the coefficients (P, K) of each cell, drawn to `centre`."""
+    """Return the coefficients (P, K) of each cell, drawn to `centre`, which a window without cases keeps."""
+    if not cases.truth.isfinite().any():
+        return centre.double().expand(-1, cases.truth.shape[1])
     prior = SharedPrior(centre, weight, cases.moments(regression, centre))
     return cases.fit(regression, prior=prior, start=start).coefficients
 

@@ -36,7 +36,7 @@ def score(model, batch):
 
 def test_coefficients_at_the_centre_of_a_window_fit_its_cases():
     train = forecasts(range(2001, 2004), step=1)
-    model = EMOS(TASK, GRID, seasonal=False, window_days=30)
+    model = EMOS(TASK, GRID, seasonal=False, window_days=30, shared=False)
     model.fit([train])
     assert model.windows == 24
     assert model.coefficients.shape == (48, 4, 1, 3, 4)
