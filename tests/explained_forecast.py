@@ -30,7 +30,7 @@ class ToyPrediction:
 def make_climate(grid=GRID):
     draw = np.random.default_rng(1)
     location = np.array([280.0, 265.0, 1e5])[:, None, None] + draw.normal(size=(3, *grid.shape))
-    return TrainingClimate(location, SCALE, (0,))
+    return TrainingClimate(location, SCALE, (0,), (1.0,), (0.0,))
 
 
 def make_forecast(climate, lead_time=48, members=5, seed=2):

@@ -159,7 +159,7 @@ class Auto(nn.Module):
             for lead, weighing in enumerate(weigh(left_out.cases[t])):
                 raw, own = left_out.raw[t][lead], weighing.crps
                 self.weights[:, lead, t] = 0
-                self.weights[places, lead, t] = torch.tensor(weighing.weights)
+                self.weights[places, lead, t] = torch.tensor(weighing.weights).to(self.weights)
                 self.raw[lead, t] = raw < own
                 shares = [f"{w:.2f} {name}" for w, name in zip(weighing.weights, left_out.names, strict=True) if w]
                 scores = [raw, *(weighing.tried[str(k)] for k in range(len(places))), min(raw, own)]

@@ -316,12 +316,17 @@ def by_target(kinds: Sequence[K], make: Callable[[K], Distribution]) -> Distribu
     tensor([1.0000, 1.8138])
     """
     known = list(dict.fromkeys(kinds))
+    if len(known) == 1:
+        return make(known[0])
     return _join([make(kind) for kind in known], [known.index(kind) for kind in kinds])
 
 
 def _join(parts: Sequence[Distribution], index: Sequence[int]) -> Distribution:
     """Return the distribution whose target t is the target t of `parts[index[t]]`."""
-    own = [part.parts[part.index[t]] if isinstance(part := parts[k], ByTarget) else part for t, k in enumerate(index)]
+    own: list[Distribution] = []
+    for t, k in enumerate(index):
+        part = parts[k]
+        own.append(part.parts[part.index[t]] if isinstance(part, ByTarget) else part)
     used = list({id(part): part for part in own}.values())
     if len(used) == 1:
         return used[0]

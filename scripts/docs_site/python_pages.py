@@ -42,7 +42,14 @@ SECTIONS = {
     ),
     "models": (
         "Correctors and models",
-        ["models.protocol", "models.corrector", "models.statistical.*", "models.networks.*", "models.published.*"],
+        [
+            "models.protocol",
+            "models.corrector",
+            "models.statistical.*",
+            "models.networks.*",
+            "models.published.*",
+            "models.averages.*",
+        ],
     ),
     "layers": ("Layers on the sphere", ["models.layers.*"]),
     "distributions": ("Distributions", ["models.distribution.*"]),

@@ -159,11 +159,13 @@ def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_
     both = "correctors=[runs/mlp/corrector.safetensors,runs/spoilt.safetensors]"
     fit = ("combine", both, "output=runs/weighted.safetensors", "weights=validation")
     output = run_verb(project, *fit, "data=twin")
-    printed = re.search(r"2t: weights (\S+), \S+; validation CRPS (\S+) K with equal weights, (\S+) K with", output)
+    printed = re.search(
+        r"h: weights (\S+), \S+; CRPS on the other half of the dates (\S+) K, with equal weights (\S+),", output
+    )
     assert float(printed[1]) > 0.7
-    assert float(printed[3]) < float(printed[2])
+    assert float(printed[2]) < float(printed[3])
     weighted = Corrector.load(project / "runs/weighted.safetensors")
-    ((own,), (other,)) = weighted.spec["weights"]
+    ((own,), *_), ((other,), *_) = weighted.spec["weights"]
     assert own + other == pytest.approx(1)
     assert f"{own:.2f}" == printed[1]
     years = stated_fits(weighted.provenance)["model.weights"].spans

@@ -58,7 +58,7 @@ def files(emos, tmp_path_factory):
 
 
 def close(found, expected, keys=NUMBERS):
-    assert {key: found[key] for key in keys} == {key: pytest.approx(expected[key], rel=2e-6, abs=2e-7) for key in keys}
+    assert {key: found[key] for key in keys} == {key: pytest.approx(expected[key], rel=2e-6, abs=2e-6) for key in keys}
 
 
 def test_files_get_the_scores_of_the_model_that_made_them(files, emos, scores_of, capsys):

@@ -184,7 +184,7 @@ def test_missing_truth_has_no_weight_and_dependent_members_no_factor():
 @pytest.mark.parametrize(
     ("forecast", "truth", "options", "sentence"),
     [
-        (MEMBERS.isel(number=0), TRUTH, {}, r"it needs number \(one member or more\), quantile, or a data set"),
+        (MEMBERS.isel(number=0), TRUTH, {}, "it needs number (one member or more), quantile, or a data set"),
         (MEMBERS.to_dataset(name="a").assign(b=TRUTH), TRUTH, {}, "has the variables a, b; give one array, or a"),
         (MEMBERS, MEMBERS, {}, "the truth has the dimension number; select one value"),
         (MEMBERS, TRUTH.to_dataset(), {}, "truth must be a DataArray, got Dataset; select one variable"),

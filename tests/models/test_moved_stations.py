@@ -78,7 +78,7 @@ def test_known_stations_keep_their_forecast_and_new_ones_get_one(name, toy, tmp_
     trained = fitted(SPECS["mlp"] if name == "committee" else SPECS[name], toy, stations(0, COUNT))
     if name == "committee":
         parts = [trained, trained]
-        spec = {"_target_": "models.committee.Committee", "specs": [part.spec for part in parts]}
+        spec = {"_target_": "models.averages.committee.Committee", "specs": [part.spec for part in parts]}
         trained = Corrector(trained.task, trained.grid, spec, trained.static)
         for own, part in zip(trained.model.correctors, parts, strict=True):
             own.load_state_dict(part.state_dict())

@@ -6,7 +6,7 @@ from torch import nn
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models import corrector, protocol
+from models import corrector, laws, protocol
 from models.parallel.domain import Domain
 from models.protocol import Claims, claims, may_claim
 
@@ -93,7 +93,8 @@ def test_an_error_within_a_claim_is_not_hidden():
 
 
 def test_a_model_without_the_claim_tiles_gets_no_tile(monkeypatch):
-    monkeypatch.setattr(corrector, "model_class", lambda target: target)
+    for module in (corrector, laws):
+        monkeypatch.setattr(module, "model_class", lambda target: target)
     halves = Domain.split(GRID, 2, 1)
     assert not may_claim(NoClaims, "tiles")
     assert may_claim(OptionalTiles, "tiles")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from specs import SPECS
 from training_parts import GRID, NET, TASK
 
-import training.training_run
+import training.network_training
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula import Formula
@@ -227,7 +227,7 @@ def test_a_resumed_run_does_not_take_the_weights_again(archives, command, monkey
         raise InterruptedRunError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.training_run, "train_network", stop)
+        patch.setattr(training.network_training, "train_network", stop)
         assert command(archives / "b", *tuned, "run_dir=runs/halves").code == 3
     with monkeypatch.context() as patch:
         patch.setattr(training.training_run, "PretrainedWeights", stop)

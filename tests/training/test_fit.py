@@ -110,7 +110,7 @@ def test_names_members_and_losses():
     ("options", "sentence"),
     [
         ({"task": {"name": "toy"}}, "task must be a Task, got dict"),
-        ({"model": "emoss"}, "there is no model 'emoss'; choose one of backbone"),
+        ({"model": "emoss"}, "there is no model 'emoss'; choose one of auto, backbone"),
         ({"model": {"model": "emos", "famly": "normal"}}, "model emos has no option 'famly'; it has family"),
         ({"model": 3}, "model must be a name, or a dict"),
         ({"mesh": [2, 1]}, "fit has no option mesh: it trains in this process; use deepweather train"),
@@ -140,8 +140,9 @@ def test_stations_are_cells_of_a_grid_without_neighbours():
         places = {name: ("point", points[name].values) for name in ("latitude", "longitude")}
         return points.assign_coords(places | {"station": ("point", [f"s{k}" for k in range(points.sizes["point"])])})
 
-    stations, expected = as_points(ENSEMBLE), fitted().correct(ENSEMBLE)["2t"].values
-    corrector = fitted(EMOS, stations, as_points(TRUTH))
+    alone = EMOS | {"shared": False}
+    stations, expected = as_points(ENSEMBLE), fitted(alone).correct(ENSEMBLE)["2t"].values
+    corrector = fitted(alone, stations, as_points(TRUTH))
     found = corrector.correct(stations)
     assert found["2t"].dims == stations["2t"].dims
     np.testing.assert_allclose(found["2t"].values.reshape(expected.shape), expected, rtol=1e-6)

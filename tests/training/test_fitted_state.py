@@ -120,12 +120,12 @@ def test_a_resumed_run_fits_nothing_again(tmp_path, command, monkeypatch):
         patch.setattr(CorrectionModule, "training_step", stop)
         assert command(tmp_path, *line, "run_dir=parts").code == 3
     assert (tmp_path / "parts" / FITTED_FILE).is_file()
-    fits = []
-    monkeypatch.setattr(protocol, "fit", lambda *arguments: fits.append("model"))
+    fits, fit = [], protocol.fit
+    monkeypatch.setattr(protocol, "fit", lambda model, *rest: fits.append(type(model).__name__) or fit(model, *rest))
     ended = command(tmp_path, *line, "run_dir=parts")
     assert ended.code == 0, ended.stderr
     assert f"fitted before, read from parts/{FITTED_FILE}" in ended.stdout
-    assert fits == []
+    assert set(fits) <= {"Climatology", "EMOS"}, "the references of the validation, fitted after the last epoch"
     assert not (tmp_path / "parts" / FITTED_FILE).exists()
     ours, theirs = (Corrector.load(tmp_path / name / "corrector.safetensors") for name in ("parts", "whole"))
     assert ours.provenance == theirs.provenance

@@ -31,6 +31,7 @@ def test_the_corrector_is_the_same_with_the_file(model, project, command, monkey
     """Bit for bit, for models of moments and of members; only the run without the file reads samples to normalise."""
     passes, fit = [], Normalizer.fit
     monkeypatch.setattr(Normalizer, "fit", lambda self, batches: passes.append(1) or fit(self, batches))
+    monkeypatch.setattr("training.training_run.fitted_references", lambda *arguments: {})
     line = ("train", *OPTIONS, "path=.", f"model={model}", *SMALL[model], "trainer.emos_minutes=0")
     for run, options in (("own", ()), ("file", ("statistics=made",))):
         ended = command(project, *line, *options, f"run_dir={model}-{run}")

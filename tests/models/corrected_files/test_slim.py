@@ -113,7 +113,7 @@ def test_a_slim_installation_writes_what_pytorch_writes(name, folder, command):
         (["correct", "corector=emos.onnx"], "there is no option corector; did you mean corrector?"),
         (["train"], "deepweather train needs the package "),
         (["evaluate"], "deepweather evaluate needs the package "),
-        (["export"], "deepweather export needs the package "),
+        (["export", "corrector=a", "output=b"], "deepweather export needs the package "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -57,7 +57,9 @@ def test_in_training_a_sample_gets_the_error_maps_of_the_other_years(toy):
     assert set(climate.state_dict()) == {"bias", "residual"}
 
 
-@pytest.mark.parametrize("options", [{"shared": False}, {"shared": False, "seasonal": False}, {"shared": True, "seasonal": False}])
+@pytest.mark.parametrize(
+    "options", [{"shared": False}, {"shared": False, "seasonal": False}, {"shared": True, "seasonal": False}]
+)
 def test_in_training_a_baseline_is_fitted_to_other_years(options, toy):
     task, grid = Task("toy", ["2t"], ["2t"], [24, 48]), Grid((50.0, 40.0), (0.0, 10.0))
     data = toy(task, grid, 430)  # 2001 to 2006
