@@ -47,11 +47,11 @@ class Weather:
         return sum((np.maximum(self._normal("rain", each), 0) for each in ends), np.zeros(self.shape))
 
     def rain_of_member(self, start: np.datetime64, begin: int, end: int, number: int) -> np.ndarray:
-        """A member's amount between two lead times: four fifths of the truth, and an error in every hour."""
+        """A member's amount between two lead times: one and a half times the truth, and an error in every hour."""
         found = np.zeros(self.shape)
         for lead in range(begin + 1, end + 1):
             valid = start + np.timedelta64(lead, "h")
-            found += 0.8 * self.rain(valid, 1) + 0.1 * abs(self._normal("wet", start, lead, number))
+            found += 1.5 * self.rain(valid, 1) + 0.1 * abs(self._normal("wet", start, lead, number))
         return found
 
     def _normal(self, *key: object) -> np.ndarray:
