@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from torch import nn
+
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
@@ -15,14 +17,14 @@ from data_pipeline.common.identity import hash_of
 from data_pipeline.common.messages import say
 from data_pipeline.common.named_options import named_options
 from data_pipeline.dataset import ForecastDataset, batches
-from models.averages.auto import Auto
+from models.averages.auto import MINUTES, Auto, check_minutes
 from models.averages.combination import combine, set_weights, weigh_on_validation
 from models.construct import model_class
 from models.corrector import Corrector, reads_moments
 from models.device import choose_device
 from models.parallel.mesh import Mesh
 from models.parallel.single_process import SingleProcess
-from training.training_run import Run, TrainingPlan, train_corrector
+from training.training_run import Run, TrainingPlan, check_closed_form, train_corrector
 
 NETWORKS = ("mlp", "unet")
 """Networks that are tried: a network of single cells, and on grids one that sees the neighbours."""
@@ -43,6 +45,8 @@ def train_auto(
 
     Each network has a folder of its own in the run folder. Arguments are those of `train_corrector`.
     """
+    check_minutes(plan.spec.get("minutes", MINUTES))
+    check_closed_form("auto", nn.Identity(), plan.loss, plan.teacher)
     given = {"initial_weights": plan.initial_weights, "from": plan.pretrained, "teacher": plan.teacher}
     if named := [name for name, value in given.items() if value is not None]:
         raise InputError(
@@ -84,7 +88,7 @@ def choose_networks(plan: TrainingPlan, run: Run, mesh: Mesh) -> list[str]:
     """
 
     def choose() -> list[str]:
-        file, left = run.folder / CHOICE, float(plan.spec.get("minutes", 0))
+        file, left = run.folder / CHOICE, float(plan.spec.get("minutes", MINUTES))
         if file.exists():
             return list(json.loads(file.read_text()))
         chosen = []

@@ -33,6 +33,8 @@ SAMPLE_BYTES, SAMPLE_CASES = 2**28, 2**17
 """Limits of the cells that choose the weights: bytes of their samples, and cells times forecasts times targets."""
 BOOSTED_SECONDS = 4e-5
 """Seconds of a fit of boosted EMOS for a cell of a training forecast, on one thread."""
+MINUTES = 30.0
+"""Default of the minutes of slow fits and networks."""
 GAP_DAYS = 10
 """Days around a left-out part that are not used either, because weather has a memory."""
 
@@ -87,14 +89,13 @@ class Auto(nn.Module):
         self,
         task: Task,
         grid: Grid | Domain,
-        minutes: float = 30.0,
+        minutes: float = MINUTES,
         folds: int = 5,
         parts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__()
         self._task, self._domain, self._targets = task, Domain.of(grid), list(task.target_channels)
-        if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes >= 0:
-            raise InputError(f"model.minutes must be a number of minutes, 0 or more, got {minutes!r}")
+        check_minutes(minutes)
         check_integer("model.folds", folds, 2)
         self.minutes, self.folds = minutes, folds
         specs = parts or {name: candidate.spec for name, candidate in CANDIDATES.items()}
@@ -176,6 +177,12 @@ class Auto(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._set_used()
+
+
+def check_minutes(minutes: object) -> None:
+    """Raise `InputError` unless `minutes` is a number that is not negative."""
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes >= 0:
+        raise InputError(f"model.minutes must be a number of minutes, 0 or more, got {minutes!r}")
 
 
 def fit_part(part: Corrector, passes: Passes, fitted: bool) -> None:
