@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -86,7 +85,7 @@ def check_weights(weights: Any, correctors: int, leads: int, targets: int) -> No
         and len(found) == correctors * leads
         and all(len(values) == targets for values in found)
         and all(type(value) in (int, float) and 0 <= value <= 1 for values in found for value in values)
-        and all(math.isclose(sum(each), 1, abs_tol=1e-5) for row in zip(*rows) for each in zip(*row))  # noqa: B905
+        and torch.allclose(torch.tensor(weights).sum(0), torch.ones(leads, targets), rtol=0, atol=1e-5)
     ):
         raise InputError(
             f"weights of a committee must be a list for each of its {correctors} correctors, with a list for each of "

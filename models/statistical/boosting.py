@@ -23,7 +23,7 @@ from models.statistical.regression import NEGLIGIBLE_ERROR, Fit, Regression, cel
 
 SPREAD_MARGIN = math.log(2)
 """A forecast's log σ leaves the range of the training cases by so much at most. σ is exponential in its predictors: a
-predictor beyond its range in training gave a forecast with a CRPS of 10,000 K."""
+predictor beyond its range in training made the mean CRPS of left-out years 13,000 K."""
 EMOSIndices = tuple[int, int]
 """Indices of two predictors, ensemble mean and log spread. The fit starts from EMOS with these two."""
 
