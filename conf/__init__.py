@@ -162,7 +162,7 @@ def reporting() -> Iterator[None]:
         leave(InterruptedRunError(interruption.INTERRUPTED))
     except Exception as error:
         if any(isinstance(link, BrokenPipeError) for link in _chain(error)) and _reader_has_ended():
-            # Python writes what is left in the buffer of standard output when it ends.
+            # Python flushes the buffer of standard output at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(READER_ENDED)
         explained = explain(error)

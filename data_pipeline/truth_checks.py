@@ -3,8 +3,8 @@
 Three kinds of error are found, each in the analyses that verify a forecast:
 
 - values outside the plausible range of their variable, such as 9999 K;
-- constant stretches, such as those of a stuck sensor;
-- isolated outliers: values far from those of the same cell and hour before and after them, which no forecast predicted.
+- constant stretches, as a stuck sensor gives;
+- isolated outliers: values far from earlier and later values of the same cell and hour, and from the forecasts.
 
 The limits are so wide that right data, rain and cyclones included, have no such value.
 """
@@ -371,7 +371,7 @@ def _near_median(values: np.ndarray) -> np.ndarray:
 
 
 def _scale(away: np.ndarray) -> np.ndarray:
-    """Return a robust standard deviation of departures (n, K): the larger of those that two quantiles of |z| give."""
+    """Return a robust standard deviation of departures (n, K): the larger of two estimates from quantiles of |z|."""
     ordered, count = np.sort(away, axis=0), np.isfinite(away).sum(0)
     at = [np.maximum(np.ceil(level * count).astype(int) - 1, 0) for level in (0.5, 0.95)]
     half, most = np.take_along_axis(ordered, np.stack(at), 0)

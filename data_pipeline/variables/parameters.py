@@ -318,7 +318,7 @@ PLAUSIBLE: dict[str, Bounds] = {
     "msl": (8.5e4, 1.1e5), "sp": (2.5e4, 1.1e5), "tcwv": (0.0, 150.0), "tcw": (0.0, 150.0),
 }  # fmt: skip
 """Ranges beyond all records on Earth, where the physical bounds are wider. The records of air at 2 m are 184 and 330 K,
-those of pressure at the sea 870 and 1085 hPa; a jet stream may reach 130 m s-1."""
+sea-level pressures 870 and 1085 hPa; a jet stream may reach 130 m s-1."""
 
 VECTOR_COMPONENTS = (
     "u", "v", "10u", "10v", "100u", "100v", "200u", "200v", "u10n", "v10n", "ewss", "nsss", "iews", "inss",
