@@ -166,7 +166,7 @@ def test_a_sweep_on_slurm_and_its_table(slurm, first_project, tmp_path):
     """Two ranks each; the first run has a wrong option: it is named, and the table has the others."""
     program = [sys.executable, "-m", "deepweather"]
     (tmp_path / "data").symlink_to(first_project / "data")
-    words = [*SPLIT, *QUICK[:1], "model.width=nine,4,6", "trainer.mesh=[1,2]", "run_dir=runs/width"]
+    words = [*SPLIT, *QUICK[:1], "model=mlp", "model.width=nine,4,6", "trainer.mesh=[1,2]", "run_dir=runs/width"]
     # Names of nodes are no addresses here, and another cluster of tests may have a job with the same number.
     setup = "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((25000 + RANDOM % 5000))"
     (tmp_path / "site.yaml").write_text(json.dumps({"cpus": 1, "setup": [setup]}))
