@@ -18,7 +18,7 @@ import torch
 from benchmarks.common import command_line, elapsed, in_process, report
 from benchmarks.step import median_seconds
 from benchmarks.step_memory import random_batch, shipped_corrector
-from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.grid import Grid
 from training.memory.step_cost import forward_and_backward
 from training.step.correction_module import CorrectionModule

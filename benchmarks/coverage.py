@@ -26,7 +26,7 @@ from evaluation.scores.ratios import skill
 from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.field_significance import block_times, date_blocks, significant_cells
 from evaluation.significance.intervals import estimates
-from evaluation.significance.multiple_tests import discoveries
+from evaluation.significance.model_comparison import discoveries
 from evaluation.significance.run_means import RunMean
 
 DAY = 86_400

@@ -43,7 +43,7 @@ from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, PRESSURE_LEVELS, best_t
 from benchmarks.samples import FORECAST_YEAR, SAMPLE_TASK, write_derived_store, write_samples
 from benchmarks.score import example, ways
 from benchmarks.step import OURS, compare
-from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.open import ensemble_fields

@@ -35,7 +35,7 @@ from benchmarks.mesh.plain_transformer import PlainTransformer
 from benchmarks.mesh.plain_unet import Padding, PlainUNet
 from benchmarks.mesh.training_step import UNET_TASK, TrainingStep
 from benchmarks.step_memory import random_batch, shipped_corrector
-from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.grid import Grid
 from models.networks.unet import UNet
 from models.parallel.mesh import Mesh

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, command_line, peak_memory, report, reset_peak_memory
-from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.common.named_options import named_options
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample

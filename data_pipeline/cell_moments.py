@@ -6,8 +6,6 @@ for bit in one process, on tiles of the globe, and on a cluster in which each ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from data_pipeline.common.threads import in_threads
@@ -90,11 +88,3 @@ class OrderedMoments:
     def _close(self) -> None:
         self._joined.join(self._block)
         self._block, self._added = CellMoments(self._block.mean.shape), 0
-
-
-def join_blocks(blocks: Sequence[CellMoments]) -> CellMoments:
-    """Return the moments of all forecasts from the moments of successive blocks."""
-    total = CellMoments(blocks[0].mean.shape)
-    for block in blocks:
-        total.join(block)
-    return total

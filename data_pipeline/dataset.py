@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import fingerprint_of
-from data_pipeline.dates import Dates
+from data_pipeline.dates import Dates, epoch_seconds
 from data_pipeline.ledger import Ledger, Omission
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
@@ -83,7 +83,7 @@ class ForecastDataset(Dataset[Sample]):
 
     def times(self) -> tuple[Tensor, Tensor]:
         """Return start (N,) in seconds and lead time (N,) in hours of all samples; reads no field."""
-        starts = self._ensemble.init_times.astype("datetime64[s]").astype(np.int64)
+        starts = epoch_seconds(self._ensemble.init_times)
         leads = np.array(self._ensemble.lead_times, np.int64)
         inits, places, _ = np.array(self._keys).T
         return torch.from_numpy(starts[inits]), torch.from_numpy(leads[places])

@@ -1,4 +1,4 @@
-"""Dates: sets of days of valid time, such as the days of one split."""
+"""Dates: sets of days of valid time, such as the days of one split; and the days of a climatology."""
 
 from __future__ import annotations
 
@@ -178,3 +178,25 @@ def _text(first: date, last: date) -> str:
     if (first.month, first.day, last.month, last.day) == (1, 1, 12, 31):
         return str(first.year) if first.year == last.year else f"{first.year}-{last.year}"
     return f"{first} to {last}"
+
+
+DAYS_PER_YEAR = 365
+
+
+def climatology_day(times: np.ndarray) -> np.ndarray:
+    """Return 1 for 1 January to 365 for 31 December, in leap years too; `predictors.day_of_year` counts to 366.
+
+    >>> climatology_day(np.array(["2016-02-29", "2016-03-01", "2017-03-01"], "datetime64[s]"))
+    array([59, 60, 60])
+    """
+    days, months = times.astype("datetime64[D]"), times.astype("datetime64[M]")
+    year = times.astype("datetime64[Y]")
+    leap = (year + 1).astype("datetime64[D]") - year.astype("datetime64[D]") == np.timedelta64(366, "D")
+    day = (days - year.astype("datetime64[D]")).astype(int) + 1
+    after = (months - year.astype("datetime64[M]")).astype(int) > 1
+    return np.where(leap & (after | (day == 60)), day - 1, day)
+
+
+def epoch_seconds(times: np.ndarray | np.datetime64) -> np.ndarray:
+    """Return times as seconds since 1970."""
+    return np.asarray(times).astype("datetime64[s]").astype(np.int64)

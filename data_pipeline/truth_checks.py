@@ -11,7 +11,6 @@ The limits are so wide that right data, rain and cyclones included, have no such
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
-from data_pipeline.dates import Dates
-from data_pipeline.formats.fields import missing_fields
+from data_pipeline.common.files import write_csv
+from data_pipeline.dates import Dates, epoch_seconds
+from data_pipeline.formats.cube import missing_fields
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
 from data_pipeline.protocols import Fields, MissingFields, Window
@@ -159,15 +158,12 @@ def write_table(findings: Sequence[Findings], path: Path) -> None:
     if not any(len(one.suspects) for one in findings):
         path.unlink(missing_ok=True)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path, "w") as file:
-        table = csv.writer(file)
-        table.writerow(["variable", "valid_time", "place", "value", "units", "error"])
-        for one in findings:
-            for suspect in one.suspects:
-                time, place = suspect["time"].astype("datetime64[s]"), one.place(suspect["row"], suspect["column"])
-                kind = ERRORS[suspect["kind"]]
-                table.writerow([one.variable, time, place, f"{suspect['value']:g}", one.variable.units, kind])
+    rows = (
+        (one.variable, suspect["time"].astype("datetime64[s]"), one.place(suspect["row"], suspect["column"]),
+         f"{suspect['value']:g}", one.variable.units, ERRORS[suspect["kind"]])
+        for one in findings for suspect in one.suspects
+    )  # fmt: skip
+    write_csv(path, ["variable", "valid_time", "place", "value", "units", "error"], rows)
 
 
 def examine(truth: Fields, variable: Variable, forecasts: Fields | None, *, whole: bool = True) -> Findings:
@@ -177,11 +173,11 @@ def examine(truth: Fields, variable: Variable, forecasts: Fields | None, *, whol
     `REPORT_VALUES`, or one block.
     """
     channel = truth.variables.index(variable)
-    numbers, seconds = truth.cells[:, 0, 0, channel], _seconds(truth.init_times)
+    numbers, seconds = truth.cells[:, 0, 0, channel], epoch_seconds(truth.init_times)
     there = numbers >= 0
     if forecasts is not None:
         leads = 3600 * np.array(forecasts.lead_times, np.int64)
-        there &= np.isin(seconds, (_seconds(forecasts.init_times)[:, None] + leads).ravel())
+        there &= np.isin(seconds, (epoch_seconds(forecasts.init_times)[:, None] + leads).ravel())
     numbers, seconds = numbers[there], seconds[there]
     cells = int(np.prod(truth.grid.shape))
     size = max(FEWEST_TIMES, BLOCK_VALUES // cells)
@@ -341,7 +337,7 @@ class _Block:
         """Return the ensemble mean (H, W) of the forecast with the shortest lead time for a time, None without one."""
         if self.forecasts is None:
             return None
-        starts = _seconds(self.forecasts.init_times)
+        starts = epoch_seconds(self.forecasts.init_times)
         for place, lead in enumerate(self.forecasts.lead_times):
             init = int(np.searchsorted(starts, valid - 3600 * lead))
             if init == len(starts) or starts[init] != valid - 3600 * lead:
@@ -421,7 +417,7 @@ class CheckedReader:
     def _cells(self) -> dict[int, np.ndarray]:
         """The masked cells (n, 2) of each field with one, by its number."""
         cells: dict[int, np.ndarray] = {}
-        seconds = _seconds(self.truth.init_times)
+        seconds = epoch_seconds(self.truth.init_times)
         for channel, one in enumerate(self.findings):
             times, first = np.unique(one.suspects["time"], return_index=True)
             places = np.stack([one.suspects["row"], one.suspects["column"]], 1)
@@ -452,7 +448,3 @@ class CheckedReader:
     def __getstate__(self) -> dict[str, Any]:
         """Return the findings, so that another process need not find them again."""
         return {"truth": self.truth, "policy": self.policy, "findings": self.findings}
-
-
-def _seconds(times: np.ndarray) -> np.ndarray:
-    return times.astype("datetime64[s]").astype(np.int64)

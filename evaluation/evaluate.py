@@ -79,17 +79,14 @@ from evaluation.report.tables import plain_table
 from evaluation.scoring.partial_scores import PartialScores
 from evaluation.scoring.score_options import ScoreChoice
 from evaluation.scoring.scoreboard import DISTRIBUTION, Scoreboard
-from evaluation.scoring.scoring import Forecaster, ScoringOptions, score_models
-from evaluation.scoring.scoring_workers import check_workers, scoring_workers
+from evaluation.scoring.scoring import Forecaster, ScoringOptions, check_workers, score_models, scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.significance.field_significance import block_times, longest_lead_blocks, significant_cells
+from evaluation.tables.csv_tables import StartScores, write_score_table, write_start_table, write_station_table
 from evaluation.tables.score_dataset import write_score_file
 from evaluation.tables.score_json import SCORES_FORMAT, scores_of
 from evaluation.tables.score_rows import ScoreRow, ScoreRows
-from evaluation.tables.score_table import write_score_table
-from evaluation.tables.start_table import StartScores, write_start_table
-from evaluation.tables.station_table import write_station_table
 from evaluation.training_runs import Runs, check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
 from models.corrector_summary import summary_rows

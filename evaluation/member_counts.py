@@ -14,7 +14,7 @@ from typing import Any
 
 from data_pipeline.common.errors import InputError
 from evaluation.report.tables import format_percent
-from evaluation.significance.multiple_tests import LEVEL, holm
+from evaluation.significance.model_comparison import LEVEL, holm
 from models.corrector import Corrector
 from models.protocol import claims
 

@@ -61,6 +61,10 @@ class Box:
         return np.broadcast_to(rows & ((longitude - self.west + EDGE) % 360 <= width + 2 * EDGE), grid.shape)
 
 
+EUROPE = Box("europe", 75, -12.5, 35, 42.5)
+"""The box of ECMWF's headline scores."""
+
+
 @dataclass(frozen=True)
 class MaskFile:
     """All cells where a `variable` of a NetCDF file is at least one half; missing values are outside."""
@@ -167,8 +171,7 @@ def region_weights(grid: Grid, land: np.ndarray | None = None, regions: Sequence
     """Return the weights (H, W) of the regions of every evaluation that have points on the grid, and of `regions`.
 
     The weight of a cell is its area; in `unweighted` it is 1. `land` is the land fraction of each cell; a cell with at
-    least one half is a land point. `europe` is the box 75-35° N, 12.5° W-42.5° E of ECMWF's headline scores. Raises an
-    `InputError` for one of `regions` without points.
+    least one half is a land point. Raises an `InputError` for one of `regions` without points.
     """
     area = np.broadcast_to(grid.weights[:, None], grid.shape)
     latitude = grid.cell_latitudes
@@ -178,7 +181,7 @@ def region_weights(grid: Grid, land: np.ndarray | None = None, regions: Sequence
         "north": area * (latitude >= TROPICS),
         "tropics": area * (abs(latitude) < TROPICS),
         "south": area * (latitude <= -TROPICS),
-        "europe": area * Box("europe", 75, -12.5, 35, 42.5).mask(grid),
+        "europe": area * EUROPE.mask(grid),
     }
     if land is not None:
         built_in |= {"land": area * (land >= 0.5), "sea": area * (land < 0.5)}

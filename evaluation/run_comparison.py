@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -14,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_path
+from data_pipeline.common.files import write_csv
 from evaluation.scoring.scoreboard import judging_score
 from evaluation.significance.intervals import interval
+from evaluation.tables.csv_tables import StartScores
 from evaluation.tables.score_json import entry_of, skill_in
-from evaluation.tables.start_table import StartScores
 
 _SAME = 1e-9
 """Largest relative difference of the raw ensemble's CRPS in two runs of the same forecasts."""
@@ -286,40 +285,38 @@ def _repeated(folders: Sequence[Path]) -> Path:
     return next(one for one, other in pairwise(ordered) if one == other)
 
 
+_COLUMNS = (
+    "target", "run", "model", "score", "label", "units", "value", "low", "high", "skill", "skill_low", "skill_high",
+    "first_run", "minus_first", "minus_first_low", "minus_first_high", "n_forecasts", "n_dates",
+)  # fmt: skip
+
+
 def write_comparison(path: Path, comparisons: Sequence[RunComparison]) -> None:
     """Write a row for each target, run, model, score and label, with intervals, and the difference to the first run."""
-    columns = (
-        "target", "run", "model", "score", "label", "units", "value", "low", "high", "skill", "skill_low", "skill_high",
-        "first_run", "minus_first", "minus_first_low", "minus_first_high", "n_forecasts", "n_dates",
-    )  # fmt: skip
-    with atomic_path(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(columns)
-        for comparison, one in [(every, one) for every in comparisons for one in every.models]:
-            run = next(run for run in comparison.runs if run.name == one.run)
-            first = next((run for run in comparison.runs if run.name == one.first_run), None)
-            for score, definition in run.scores["definitions"].items():
-                units = run.scores["units"] if definition["units"] == "target" else ""
-                entry = run.scores["models"][one.model]
-                other = first.scores["models"][one.model] if first else None
-                for label in definition["labels"] or [None]:
-                    value, gain = (_number(_of(label, found)) for found in (entry.get(score), skill_in(entry, score)))
-                    ends = _ends(_of(label, entry["ci95"].get(score)))
-                    gain_ends = _ends(_of(label, skill_in(entry, score, interval=True)))
-                    minus = (value - _number(_of(label, other.get(score))) if other else np.nan, *NOTHING)
-                    if score in ("crps", "crps_fair") and first is not None:
-                        difference, found = comparison.difference((run, one.model), (first, one.model), score)
-                        minus = (difference, *found)
-                    texts = [_csv(number) for number in (value, *ends, gain, *gain_ends)]
-                    size = run.scores["n_forecasts"], run.scores["n_dates"]
-                    further = one.first_run, *map(_csv, minus), *size
-                    names = run.scores["target"], one.run, one.model, score, label or "", units
-                    table.writerow([*names, *texts, *further])
+    write_csv(path, _COLUMNS, (row for one in comparisons for model in one.models for row in _rows(one, model)))
+
+
+def _rows(comparison: RunComparison, one: ComparedModel) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of a model of a run."""
+    runs = {run.name: run for run in comparison.runs}
+    run, first = runs[one.run], runs.get(one.first_run)
+    entry = run.scores["models"][one.model]
+    for score, definition in run.scores["definitions"].items():
+        units = run.scores["units"] if definition["units"] == "target" else ""
+        for label in definition["labels"] or [None]:
+            value, gain = (_number(_of(label, found)) for found in (entry.get(score), skill_in(entry, score)))
+            minus = np.nan, NOTHING
+            if first is not None and score in ("crps", "crps_fair"):
+                minus = comparison.difference((run, one.model), (first, one.model), score)
+            elif first is not None:
+                minus = value - _number(_of(label, first.scores["models"][one.model].get(score))), NOTHING
+            yield (
+                run.scores["target"], one.run, one.model, score, label or "", units,
+                value, *_ends(_of(label, entry["ci95"].get(score))),
+                gain, *_ends(_of(label, skill_in(entry, score, interval=True))),
+                one.first_run, minus[0], *minus[1], run.scores["n_forecasts"], run.scores["n_dates"],
+            )  # fmt: skip
 
 
 def _of(label: str | None, found: Any) -> Any:
     return found.get(label) if label is not None and found is not None else found
-
-
-def _csv(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.9g}"

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from data_pipeline.common.checks import check_choice
+from data_pipeline.dates import epoch_seconds
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Fields, Window
 from data_pipeline.truth_checks import Findings, TruthChecks, examine
@@ -62,7 +63,7 @@ def _find(values: xr.DataArray, truth: xr.DataArray, grid: Grid, variable: Varia
 
 def _valid_times(truth: xr.DataArray) -> np.ndarray:
     """Return the valid time of each start and lead time, seconds since 1970."""
-    starts = truth["init_time"].values.astype("datetime64[s]").astype(np.int64)
+    starts = epoch_seconds(truth["init_time"].values)
     found: np.ndarray = starts[:, None] + 3600 * truth["lead_time"].values.astype(np.int64)
     return found
 

@@ -11,12 +11,12 @@ import torch
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import epoch_seconds
 from data_pipeline.grid import Grid
 from data_pipeline.grids.grid_coordinates import grid_of
 from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
-from data_pipeline.sources.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
-from data_pipeline.sources.array_fields import levels_of_arrays
+from data_pipeline.sources.array_fields import DIMENSION_NAMES, find_dimension, levels_of_arrays, whole_hours
 from data_pipeline.task import Task, Variable
 from data_pipeline.truth_checks import TruthChecks
 from data_pipeline.variables.thresholds import parse_thresholds
@@ -143,7 +143,7 @@ class ArrayForecasts:
         target = (Variable(name if re.fullmatch(r"[A-Za-z0-9_]+", name) else "forecast"),)
         task = Task("score", target, target, tuple(sorted(hours)))
         levels = values.number.values.copy() if kind == "quantiles" else np.zeros(0)
-        starts = values.init_time.values.astype("datetime64[s]").astype(np.int64)
+        starts = epoch_seconds(values.init_time.values)
         return cls(task, grid, kind, values, truth, rows, starts, levels, known.size - len(rows), units)
 
     def checked(self, policy: TruthChecks) -> ArrayForecasts:

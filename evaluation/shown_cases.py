@@ -1,19 +1,22 @@
-"""The single forecasts that the report shows: the best, the median and the worst gain over the raw ensemble."""
+"""The single forecasts that the report shows: best, median and worst gain over raw; and the choices of experts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from data_pipeline.sample import Sample
-from evaluation.expert_choice import first_choices
 from evaluation.report.shown_data import PLUME_LEVELS, ExampleForecast, ExpertMap, Plume
 from evaluation.scoring.scoreboard import Scoreboard
 from evaluation.scoring.scoring import Forecaster, Forecasts
 from models.device import copy_batch
+from models.layers.mixture import SpatialBlend, SpatialMixture
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 
@@ -144,3 +147,39 @@ def _at_cells(values: Tensor, cells: list[tuple[int, int]], domain: Domain, shap
         if mine.any():
             found[:, k] = values[:, mine][:, 0]
     return allsum(found, domain).numpy()
+
+
+def first_choices(network: nn.Module, forward: Callable[[], object], shape: tuple[int, ...]) -> ExpertMap | None:
+    """Return the first choice of the last mixture of experts in all cells; None if `network` has none.
+
+    `forward` runs the network once, on fields of `shape` (H, W); mixtures on other grids inside the network are left
+    out.
+    """
+    mixtures: dict[str, SpatialMixture | SpatialBlend] = {
+        name: layer for name, layer in network.named_modules() if isinstance(layer, SpatialMixture | SpatialBlend)
+    }
+    if not mixtures:
+        return None
+    with _gates(mixtures) as found:
+        forward()
+    whole = {name: gate for name, gate in found.items() if tuple(gate.shape[-2:]) == shape}
+    if not whole:
+        return None
+    name, gate = list(whole.items())[-1]
+    return ExpertMap(name or "the network", gate.shape[1], gate[0].argmax(0).float().cpu().numpy())
+
+
+@contextmanager
+def _gates(mixtures: Mapping[str, SpatialMixture | SpatialBlend]) -> Iterator[dict[str, Tensor]]:
+    """Collect the outputs (B or 1, E, H, W) of the gates of mixtures, in the order of the forward pass."""
+    found: dict[str, Tensor] = {}
+
+    def keeper(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        return lambda _module, _inputs, output: found.__setitem__(name, output)
+
+    hooks = [layer.gate.register_forward_hook(keeper(name)) for name, layer in mixtures.items()]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -18,7 +18,7 @@ from data_pipeline.common.cost_meter import CostMeter, print_usage
 from data_pipeline.common.errors import ATTENTION, DiskFullError, InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
-from data_pipeline.common.memory import MEDIUM_ARRAYS, keep_freed_memory
+from data_pipeline.common.machine_memory import MEDIUM_ARRAYS, keep_freed_memory
 from data_pipeline.common.messages import say
 from data_pipeline.formats.variables import checked_names
 from models.corrected_files.conformal_option import conformal_layers, record_layers

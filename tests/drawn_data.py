@@ -5,7 +5,7 @@ import numpy as np
 from data_pipeline.grid import Grid
 from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData, Plume, TargetReport
 from evaluation.scoring.aggregation import WeightedMean
-from evaluation.tables.start_table import StartScores
+from evaluation.tables.csv_tables import StartScores
 
 GRID = Grid.regular(9, 12)
 LEADS, HOURS = (24, 48, 72, 96, 120, 240), (0, 6, 12, 18)

@@ -8,8 +8,8 @@ import numpy as np
 from data_pipeline.grid import Grid
 from evaluation.report.shown_data import ExampleForecast, MapData, Plume, TargetReport
 from evaluation.scoring.aggregation import WeightedMean
+from evaluation.tables.csv_tables import StartScores
 from evaluation.tables.score_rows import ScoreRow
-from evaluation.tables.start_table import StartScores
 
 GRID = Grid.regular(9, 12)
 MODELS = ("raw", "climatology", "emos", "net <1>")

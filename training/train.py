@@ -17,7 +17,7 @@ from data_pipeline.archive import Archive, regridding_of
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
-from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress
 from data_pipeline.dataset import ForecastDataset

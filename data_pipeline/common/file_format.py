@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import is_zarr_folder
+from data_pipeline.common.files import is_zarr_folder, reading
 
 _HEAD_BYTES = 8192
 
@@ -69,11 +69,8 @@ def file_format(path: str | Path) -> FileFormat:
     path = Path(path)
     if path.is_dir():
         return ZARR_FORMAT if is_zarr_folder(path) else FileFormat("a folder", "name a file")
-    try:
-        with path.open("rb") as file:
-            head, size = file.read(_HEAD_BYTES), path.stat().st_size
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})") from None
+    with reading(path), path.open("rb") as file:
+        head, size = file.read(_HEAD_BYTES), path.stat().st_size
     if not size:
         return EMPTY_FORMAT
     for at, mark, found in _MAGIC:

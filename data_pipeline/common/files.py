@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import glob
@@ -9,7 +10,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -155,6 +156,15 @@ def _is_running(process: int) -> bool:
     return True
 
 
+@contextmanager
+def reading(path: FileAddress | None = None) -> Iterator[None]:
+    """Raise an `InputError` with the name of the file, `path` or that of the error, if the block cannot read it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {path or error.filename} ({error.strerror})") from None
+
+
 def disk_error(error: OSError, path: Path) -> InputError | None:
     """Return an `InputError` if `error` says that `path` cannot be written; None for any other error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -184,6 +194,15 @@ def describe_state(address: FileAddress) -> str:
     found = [file.stat() for file in files if file.exists()]
     states = [(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) for status in found]
     return f"{address.absolute()} {states}"
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table; floating-point numbers have nine digits, and undefined ones are empty."""
+    with atomic_path(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(columns)
+        for row in rows:
+            table.writerow([f"{one:.9g}" * (one == one) if isinstance(one, float) else one for one in row])
 
 
 def total_bytes(addresses: Iterable[FileAddress]) -> int:

@@ -102,12 +102,6 @@ def requested() -> bool:
     return _state.count > 0
 
 
-def raise_if_requested() -> None:
-    """Raise `KeyboardInterrupt` if a signal has arrived since `install`."""
-    if requested():
-        raise KeyboardInterrupt
-
-
 @contextmanager
 def handled() -> Iterator[None]:
     """Handle the signals inside the block, also in a program that has not called `install`."""

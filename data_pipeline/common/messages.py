@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -94,3 +94,19 @@ def warn(text: str) -> None:
 
 say_once = cache(say)
 """`say`, the first time that this process says the same."""
+
+
+def warn_once(text: str) -> None:
+    """Print a warning to standard error, the first time that this process says the same."""
+    say_once(f"warning: {text}", "warning", stderr=True)
+
+
+def joined(values: Iterable[object]) -> str:
+    """Return `a, b, c`."""
+    return ", ".join(map(str, values))
+
+
+def listed(words: Iterable[object], word: str = "and") -> str:
+    """Return `a, b and c`."""
+    *texts, last = ["", *map(str, words)]
+    return f"{', '.join(texts[1:])} {word} {last}" if texts[1:] else last

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_pipeline.common import identity
-from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import FileAddress
+from data_pipeline.common.files import FileAddress, reading
 from data_pipeline.common.progress import watched
 from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.reader_versions import READER_VERSIONS
@@ -17,11 +16,9 @@ from data_pipeline.formats.registry import format_of
 
 def content_hashes(addresses: Sequence[FileAddress]) -> list[str]:
     """Return a hash of each file or store, whatever its name, folder and time; see `common.identity` for its limits."""
-    try:
+    with reading():
         hashes = in_threads(_content_hash, addresses, identity.HASH_THREADS)
         return list(watched(hashes, "fingerprint: file", len(addresses)))
-    except OSError as error:
-        raise InputError(f"cannot read {error.filename} ({error.strerror})") from None
 
 
 def _content_hash(address: FileAddress) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress
-from data_pipeline.common.messages import say_once
+from data_pipeline.common.messages import warn_once
 from data_pipeline.formats.catalog import DOUBLE, Catalog
 from data_pipeline.formats.equivalents import Operation, needed
 from data_pipeline.formats.recipes import Cookbook, Recipe
@@ -119,12 +119,10 @@ def _tell_long_forecasts(base: Catalog, variable: Variable, rows: np.ndarray, te
         return
     longest = int(begins.argmax())
     place = base.place(int(terms["row"][rows["first"][longest]]))
-    say_once(
-        f"warning: {base}: {long.sum():,} of {len(rows):,} analyses of {variable} are forecasts that begin a day or "
+    warn_once(
+        f"{base}: {long.sum():,} of {len(rows):,} analyses of {variable} are forecasts that begin a day or "
         f"more after their start, up to {begins[longest] / 60:g}-{ends[longest] / 60:g} h in {place}; their own errors "
-        "make them a poor truth, so name files of observations or of shorter forecasts",
-        "warning",
-        stderr=True,
+        "make them a poor truth, so name files of observations or of shorter forecasts"
     )
 
 

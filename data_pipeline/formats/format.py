@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,21 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
 Names = Mapping[str, str] | None
+"""GRIB names of variables that a file calls otherwise, such as {"T850": "t@850"}, or {"228": "tp"} for a paramId."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The fields that are wanted: those from which all `variables` can be made, all with None.
+
+    `static` fields are those at the surface, whatever their date. With `summaries`, also means, standard deviations and
+    quantiles of ensembles.
+    """
+
+    variables: Sequence[Variable] | None = None
+    names: Names = None
+    static: bool = False
+    summaries: bool = False
 
 
 class Format(ABC):
@@ -32,27 +48,16 @@ class Format(ABC):
         """Return whether a file, folder or URL is of this format."""
 
     @abstractmethod
-    def gather(
-        self,
-        addresses: Sequence[FileAddress],
-        variables: Sequence[Variable] | None,
-        names: Names,
-        *,
-        static: bool = False,
-        summaries: bool = False,
-    ) -> Catalog:
-        """Return the fields from which all `variables` can be made, all with None; also `summaries` of ensembles.
-
-        `static` fields are those at the surface, whatever their date.
-        """
+    def gather(self, addresses: Sequence[FileAddress], request: Request) -> Catalog:
+        """Return the fields of all files that are wanted."""
 
     def first_grid(self, address: FileAddress, names: Names) -> Grid:
         """Return the grid of the first field."""
-        return self.gather([address], None, names).reader.grid
+        return self.gather([address], Request(names=names)).reader.grid
 
     def starts(self, address: FileAddress, names: Names) -> np.ndarray:
         """Return the starts of the forecasts (seconds since 1970); fields without a start have none."""
-        return np.unique(self.gather([address], None, names).rows["init"]).astype(np.int64)
+        return np.unique(self.gather([address], Request(names=names)).rows["init"]).astype(np.int64)
 
     def describe(self, address: FileAddress) -> tuple[Any, ...]:
         """Return the number of fields, and what identifies a large file beside its sampled bytes."""

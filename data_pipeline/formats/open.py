@@ -6,7 +6,7 @@ xarray, is imported where it is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,9 +16,9 @@ from data_pipeline.common.extras import package
 from data_pipeline.common.files import Paths, expand_addresses
 from data_pipeline.formats.catalog import SINGLE, Catalog, Summary
 from data_pipeline.formats.cf.cf_catalog import BlockCatalog
-from data_pipeline.formats.cube import Cube, Missing
+from data_pipeline.formats.cube import Cube, Missing, fields_of
 from data_pipeline.formats.derived import DerivedCatalog, derived
-from data_pipeline.formats.fields import fields_of
+from data_pipeline.formats.format import Names, Request
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.grid import Grid
@@ -40,16 +40,13 @@ SUMMARIES_OF_KIND: dict[ForecastKind, tuple[Summary, ...]] = {
 """The fields that each kind of forecast needs."""
 _SUMMARY_WORDS = {"": "members", "mean": "a mean", "std": "a standard deviation", "quantile": "quantiles"}
 
-VariableNames = Mapping[str, str] | None
-"""GRIB names of variables that a file calls otherwise, such as {"T850": "t@850"}, or {"228": "tp"} for a paramId."""
-
 
 def open_ensemble(
     paths: Paths,
     variables: Sequence[Variable | str] | None = None,
     lead_times: Sequence[int] | None = None,
     *,
-    names: VariableNames = None,
+    names: Names = None,
     target: TargetGrid | None = None,
     intervals: StatedIntervals | None = None,
     missing: Missing = "error",
@@ -77,7 +74,7 @@ def open_analysis(
     paths: Paths,
     variables: Sequence[Variable | str] | None = None,
     *,
-    names: VariableNames = None,
+    names: Names = None,
     target: TargetGrid | None = None,
     intervals: StatedIntervals | None = None,
     missing: Missing = "error",
@@ -96,14 +93,14 @@ def open_static(
     paths: Paths,
     wanted: Sequence[str] | None = None,
     *,
-    names: VariableNames = None,
+    names: Names = None,
     target: TargetGrid | None = None,
 ) -> xr.Dataset:
     """Open surface fields, all or the names in `wanted`, as (latitude, longitude); their dates are ignored."""
     return _dataset(_on_target(_static(paths, wanted, names, target)), None)
 
 
-def static_dataset(paths: Paths, names: VariableNames, target: TargetGrid | None) -> xr.Dataset:
+def static_dataset(paths: Paths, names: Names, target: TargetGrid | None) -> xr.Dataset:
     """Open all static fields like `open_static`; fields that lack a point of the `target` keep their grid."""
     return _dataset(_static(paths, None, names, target), None)
 
@@ -113,7 +110,7 @@ def ensemble_fields(
     variables: Sequence[Variable],
     lead_times: Sequence[int],
     *,
-    names: VariableNames = None,
+    names: Names = None,
     target: TargetGrid | None = None,
     intervals: StatedIntervals | None = None,
     missing: Missing = "error",
@@ -130,7 +127,7 @@ def analysis_fields(
     paths: Paths,
     variables: Sequence[Variable],
     *,
-    names: VariableNames = None,
+    names: Names = None,
     target: TargetGrid | None = None,
     intervals: StatedIntervals | None = None,
     missing: Missing = "error",
@@ -145,7 +142,7 @@ def summary_fields(
     lead_times: Sequence[int],
     kind: ForecastKind | None = None,
     *,
-    names: VariableNames = None,
+    names: Names = None,
     target: TargetGrid | None = None,
     intervals: StatedIntervals | None = None,
 ) -> tuple[ForecastKind, Fields]:
@@ -154,7 +151,7 @@ def summary_fields(
     In place of members, `numbers` count a mean and a standard deviation (`catalog.MEAN`, `STD`) or the levels of
     quantiles (in `catalog.LEVEL_STEPS`). Files that hold several kinds need a `kind`. Missing fields are NaN.
     """
-    catalog = _gather(paths, variables, names, summaries=True)
+    catalog = _gather(paths, Request(variables, names, summaries=True))
     if isinstance(catalog, BlockCatalog):
         catalog.refuse_unknown_starts()
     summaries = getattr(catalog, "summaries", np.full(len(catalog.rows), ""))  # a format may know members only
@@ -183,13 +180,13 @@ def summary_fields(
     return chosen, fields_of(Cube.forecasts(made, lead_times, "mask", target))
 
 
-def lead_times_of(paths: Paths, variable: Variable, *, names: VariableNames = None) -> list[int]:
+def lead_times_of(paths: Paths, variable: Variable, *, names: Names = None) -> list[int]:
     """Return the lead times (hours) of the forecasts of a variable, as in the files or derived from others there."""
-    steps = np.unique(derived(_gather(paths, [variable], names), [variable], analyses=False).rows["step"])
+    steps = np.unique(derived(_gather(paths, Request([variable], names)), [variable], analyses=False).rows["step"])
     return [step // 60 for step in steps.tolist() if step >= 0 and step % 60 == 0]
 
 
-def grid_of_files(paths: Paths, names: VariableNames = None) -> Grid:
+def grid_of_files(paths: Paths, names: Names = None) -> Grid:
     """Return the grid of the first field of the first file; in formats beside GRIB, NetCDF and Zarr, of all."""
     address = expand_addresses(paths)[0]
     return format_of(address).first_grid(address, names)
@@ -204,9 +201,9 @@ def _parsed(variables: Sequence[Variable | str] | None) -> list[Variable] | None
     return [one if isinstance(one, Variable) else Variable.parse(one) for one in variables]
 
 
-def _static(paths: Paths, wanted: Sequence[str] | None, names: VariableNames, target: TargetGrid | None) -> Cube:
+def _static(paths: Paths, wanted: Sequence[str] | None, names: Names, target: TargetGrid | None) -> Cube:
     variables = None if wanted is None else [Variable(name) for name in wanted]
-    return Cube.of(_gather(paths, variables, names, static=True), {}, target)
+    return Cube.of(_gather(paths, Request(variables, names, static=True)), {}, target)
 
 
 def _on_target(cube: Cube) -> Cube:
@@ -227,28 +224,21 @@ def _dataset(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Dataset
     return open_cube(cube, chunks, dtype)
 
 
-def _gather(
-    paths: Paths,
-    variables: Sequence[Variable] | None,
-    names: VariableNames,
-    *,
-    static: bool = False,
-    summaries: bool = False,
-) -> Catalog:
-    """Return the fields, as the files have them, from which all `variables` can be made; also `summaries`."""
+def _gather(paths: Paths, request: Request) -> Catalog:
+    """Return the fields that are wanted, as the files have them."""
     addresses = expand_addresses(paths)
-    return format_of(addresses[0]).gather(addresses, variables, names, static=static, summaries=summaries)
+    return format_of(addresses[0]).gather(addresses, request)
 
 
 def _catalog(
     paths: Paths,
     variables: Sequence[Variable] | None,
-    names: VariableNames,
+    names: Names,
     intervals: StatedIntervals | None,
     analyses: bool = False,
 ) -> Catalog:
     """Return the fields of `variables`, stored or made from others."""
-    catalog: Catalog = _gather(paths, variables, names)
+    catalog: Catalog = _gather(paths, Request(variables, names))
     if isinstance(catalog, BlockCatalog) and not analyses:
         catalog.refuse_unknown_starts()
     catalog = intervals.apply(catalog) if intervals else catalog

@@ -15,11 +15,10 @@ from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import GRIB_FORMAT, file_format
 from data_pipeline.common.files import FileAddress, Paths, expand_paths
 from data_pipeline.formats.catalog import Catalog
-from data_pipeline.formats.format import Format, Names
+from data_pipeline.formats.format import Format, Names, Request
 from data_pipeline.formats.netcdf.file import is_netcdf
 from data_pipeline.formats.zarr.detection import is_zarr
 from data_pipeline.grid import Grid
-from data_pipeline.task import Variable
 
 if TYPE_CHECKING:
     from data_pipeline.formats.cf.cf_catalog import BlockCatalog
@@ -34,19 +33,14 @@ class GribFormat(Format):
         """Return whether it begins like one."""
         return isinstance(address, Path) and file_format(address) == GRIB_FORMAT
 
-    def gather(
-        self,
-        addresses: Sequence[FileAddress],
-        variables: Sequence[Variable] | None,
-        names: Names,
-        *,
-        static: bool = False,
-        summaries: bool = False,
-    ) -> Catalog:
+    def gather(self, addresses: Sequence[FileAddress], request: Request) -> Catalog:
         """Return the fields of all files."""
         from data_pipeline.formats.grib.grib_catalog import MessageCatalog
 
-        return MessageCatalog.gather(expand_paths(addresses), variables, names, surface=static, summaries=summaries)
+        return MessageCatalog.gather(
+            expand_paths(addresses), request.variables, request.names,
+            surface=request.static, summaries=request.summaries,
+        )  # fmt: skip
 
     def first_grid(self, address: FileAddress, names: Names) -> Grid:
         """Return the grid of the first field whose grid can be read."""
@@ -88,18 +82,11 @@ class CFFormat(Format):
 
         return NetCDFCatalog, NetCDFSummaries
 
-    def gather(
-        self,
-        addresses: Sequence[FileAddress],
-        variables: Sequence[Variable] | None,
-        names: Names,
-        *,
-        static: bool = False,
-        summaries: bool = False,
-    ) -> Catalog:
+    def gather(self, addresses: Sequence[FileAddress], request: Request) -> Catalog:
         """Return the fields of all files."""
         files = addresses if self.is_store else expand_paths(addresses)
-        return self.catalogs()[summaries].gather(files, variables, names, surface=static, timeless=static)
+        catalog, static = self.catalogs()[request.summaries], request.static
+        return catalog.gather(files, request.variables, request.names, surface=static, timeless=static)
 
     def first_grid(self, address: FileAddress, names: Names) -> Grid:
         """Return the grid of the first field whose grid can be read."""

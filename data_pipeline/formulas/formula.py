@@ -188,22 +188,20 @@ def _earlier(operand: Channel | Formula, hours: int) -> Channel | Formula:
     return Channel(operand.variable, "before", operand.hours + hours)
 
 
-def _require(right: bool, text: str, operation: str) -> None:
+def _require(right: bool, text: str) -> None:
     if not right:
-        raise InputError(f"the formula {text} has wrong arguments; write it like {FORMULA_OPERATIONS[operation].usage}")
+        operation = FORMULA_OPERATIONS[re.split("[@(]", text)[0]]
+        raise InputError(f"the formula {text} has wrong arguments; write it like {operation.usage}")
 
 
 def _are_fields(arguments: Sequence[Any], count: int) -> bool:
     return len(arguments) == count and all(isinstance(one, Channel | Formula) for one in arguments)
 
 
-def _scalar(operation: str) -> Callable[[Sequence[Any], str], tuple[Channel | Formula, ...]]:
-    def operands(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
-        _require(_are_fields(arguments, 1), text, operation)
-        _refuse_component(arguments[0], text)
-        return (arguments[0],)
-
-    return operands
+def _scalar(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    _require(_are_fields(arguments, 1), text)
+    _refuse_component(arguments[0], text)
+    return (arguments[0],)
 
 
 def _refuse_component(operand: Channel | Formula, text: str) -> None:
@@ -214,23 +212,19 @@ def _refuse_component(operand: Channel | Formula, text: str) -> None:
         )
 
 
-def _wind(operation: str) -> Callable[[Sequence[Any], str], tuple[Channel | Formula, ...]]:
-    def operands(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
-        _require(_are_fields(arguments, 2), text, operation)
-        return _wind_of(arguments, text)
-
-    return operands
+def _wind(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    _require(_are_fields(arguments, 2), text)
+    return _wind_of(arguments, text)
 
 
 def _rotating(arguments: Sequence[Any], text: str) -> tuple[Formula, ...]:
     """Return the relative vorticity of the wind as operand; the operation adds the planetary vorticity."""
-    wind = _wind("absolute_vorticity")(arguments, text)
-    return (_made_of("vorticity", *wind),)
+    return (_made_of("vorticity", *_wind(arguments, text)),)
 
 
 def _changing(arguments: Sequence[Any], text: str) -> tuple[Formula, ...]:
     """Return the advection of absolute vorticity by the wind as operand."""
-    wind = _wind("geopotential_tendency")(arguments, text)
+    wind = _wind(arguments, text)
     return (_made_of("advection", _made_of("absolute_vorticity", *wind), *wind),)
 
 
@@ -256,7 +250,7 @@ def _wind_of(components: Sequence[Channel | Formula], text: str) -> tuple[Channe
 
 
 def _advected(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
-    _require(_are_fields(arguments, 1) or _are_fields(arguments, 3), text, "advection")
+    _require(_are_fields(arguments, 1) or _are_fields(arguments, 3), text)
     _refuse_component(arguments[0], text)
     if len(arguments) == 3:
         return arguments[0], *_wind_of(arguments[1:], text)
@@ -272,29 +266,26 @@ def _advected(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, .
 
 
 def _layer(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
-    _require(len(arguments) == 2 and all(type(one) is int for one in arguments), text, "thickness")
-    _require(arguments[0] != arguments[1], text, "thickness")
+    _require(len(arguments) == 2 and all(type(one) is int for one in arguments), text)
+    _require(arguments[0] != arguments[1], text)
     return tuple(Channel(Variable("z", level)) for level in sorted(arguments))
 
 
 def _pair(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
-    _require(_are_fields(arguments, 2) and _parity(arguments[0]) == _parity(arguments[1]), text, "difference")
+    _require(_are_fields(arguments, 2) and _parity(arguments[0]) == _parity(arguments[1]), text)
     return tuple(arguments)
 
 
-def _changed(arguments: Sequence[Any], text: str, operation: str = "change") -> tuple[Channel | Formula, ...]:
-    _require(len(arguments) == 2 and _are_fields(arguments[:1], 1), text, operation)
-    _require(type(arguments[1]) is int and arguments[1] > 0, text, operation)
+def _changed(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    _require(len(arguments) == 2 and _are_fields(arguments[:1], 1), text)
+    _require(type(arguments[1]) is int and arguments[1] > 0, text)
     return arguments[0], _earlier(*arguments)
 
 
 def _followed(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
     """Return a field, the same field some hours earlier, and the wind at both times."""
-    _require(len(arguments) in (2, 4), text, "lagrangian_change")
-    value, wind = (
-        _changed(arguments[:2], text, "lagrangian_change"),
-        _advected([arguments[0], *arguments[2:]], text)[1:],
-    )
+    _require(len(arguments) in (2, 4), text)
+    value, wind = _changed(arguments[:2], text), _advected([arguments[0], *arguments[2:]], text)[1:]
     return *value, *wind, *(_earlier(component, arguments[1]) for component in wind)
 
 
@@ -344,27 +335,21 @@ def _check_units(formula: Formula, own: list[str], needed: str) -> None:
 
 
 FORMULA_OPERATIONS = {
-    "gradient": FormulaOperation("gradient(t@850)", _scalar("gradient"), _times("m-1"), REACH),
-    "eastward_gradient": FormulaOperation(
-        "eastward_gradient(t@850)", _scalar("eastward_gradient"), _times("m-1"), REACH, parity=-1
-    ),
-    "northward_gradient": FormulaOperation(
-        "northward_gradient(t@850)", _scalar("northward_gradient"), _times("m-1"), REACH, parity=-1
-    ),
-    "laplacian": FormulaOperation("laplacian(t@850)", _scalar("laplacian"), _times("m-2"), REACH),
-    "inverse_laplacian": FormulaOperation(
-        "inverse_laplacian(vorticity@500)", _scalar("inverse_laplacian"), _times("m2"), WHOLE_GLOBE
-    ),
+    "gradient": FormulaOperation("gradient(t@850)", _scalar, _times("m-1"), REACH),
+    "eastward_gradient": FormulaOperation("eastward_gradient(t@850)", _scalar, _times("m-1"), REACH, parity=-1),
+    "northward_gradient": FormulaOperation("northward_gradient(t@850)", _scalar, _times("m-1"), REACH, parity=-1),
+    "laplacian": FormulaOperation("laplacian(t@850)", _scalar, _times("m-2"), REACH),
+    "inverse_laplacian": FormulaOperation("inverse_laplacian(vorticity@500)", _scalar, _times("m2"), WHOLE_GLOBE),
     "balanced_geopotential": FormulaOperation(
-        "balanced_geopotential(stretching(d@500))", _scalar("balanced_geopotential"), _times("m2 s-1"), WHOLE_GLOBE
+        "balanced_geopotential(stretching(d@500))", _scalar, _times("m2 s-1"), WHOLE_GLOBE
     ),
-    "stretching": FormulaOperation("stretching(d@500)", _scalar("stretching"), _times("s-1")),
+    "stretching": FormulaOperation("stretching(d@500)", _scalar, _times("s-1")),
     "advection": FormulaOperation("advection(t@850)", _advected, _of_advection, REACH),
-    "vorticity": FormulaOperation("vorticity@500", _wind("vorticity"), _of_wind("m-1"), REACH, parity=-1),
+    "vorticity": FormulaOperation("vorticity@500", _wind, _of_wind("m-1"), REACH, parity=-1),
     "absolute_vorticity": FormulaOperation("absolute_vorticity@500", _rotating, _times("")),
-    "divergence": FormulaOperation("divergence@500", _wind("divergence"), _of_wind("m-1"), REACH, parity=-1),
+    "divergence": FormulaOperation("divergence@500", _wind, _of_wind("m-1"), REACH, parity=-1),
     "geopotential_tendency": FormulaOperation("geopotential_tendency@500", _changing, _times("m2 s-1"), WHOLE_GLOBE),
-    "speed": FormulaOperation("speed(10u, 10v)", _wind("speed"), _of_wind(""), parity=-1),
+    "speed": FormulaOperation("speed(10u, 10v)", _wind, _of_wind(""), parity=-1),
     "thickness": FormulaOperation("thickness(500, 850)", _layer, _of_layer),
     "difference": FormulaOperation("difference(skt, 2t)", _pair, _equal_units),
     "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),

@@ -48,6 +48,8 @@ def longitude_edges(grid: Grid) -> np.ndarray:
 
 
 def half_way(points: np.ndarray) -> np.ndarray:
-    """Return the midpoints between neighbouring points, and a point half a step beyond each end."""
+    """Return the midpoints between points, and a point half a step beyond each end; a single point has step 1."""
+    if len(points) == 1:
+        return np.array([points[0] - 0.5, points[0] + 0.5])
     middle = (points[:-1] + points[1:]) / 2
     return np.concatenate([[2 * points[0] - middle[0]], middle, [2 * points[-1] - middle[-1]]])

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_pipeline.dates import epoch_seconds
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL, DataSource, Fields
 from data_pipeline.sample import Sample
@@ -47,7 +48,7 @@ def read_sample(
         mask=torch.from_numpy(complete_cells(values[:1] if moments else values)),
         static=static,
         target=target,
-        init_time=torch.tensor(int(ensemble.init_times[init].astype("datetime64[s]").astype(np.int64))),
+        init_time=torch.tensor(int(epoch_seconds(ensemble.init_times[init]))),
         lead_time=torch.tensor(int(ensemble.lead_times[lead])),
     )
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.dates import Dates
+from data_pipeline.dates import Dates, epoch_seconds
 from data_pipeline.ledger import Ledger, Omission
 from data_pipeline.protocols import DataSource, Fields, MissingFields, MissingPolicy
 from data_pipeline.samples.inputs import OpenedTask, starts_without_input
@@ -57,18 +57,17 @@ def survey_forecasts(
     """Select forecasts like `select_forecasts`, by the policy `missing`; the selection may be empty."""
     ensemble, truth = opened.inputs, opened.truth
     without_input = {
-        int(start.astype("datetime64[s]").astype(np.int64)): channels
-        for start, channels in starts_without_input(ensemble, empty=True).items()
+        int(epoch_seconds(start)): channels for start, channels in starts_without_input(ensemble, empty=True).items()
     }
     known = _known(source, task)
     # In datasets of xarray, all targets may be missing at one time. This time then has no analysis, as in files.
     unknown = {k for (k, _), lacks in truth.incomplete.items() if lacks.count == lacks.of}
-    analyses = {time: k for k, time in enumerate(_seconds(truth.init_times)) if k not in unknown}
+    analyses = {time: k for k, time in enumerate(epoch_seconds(truth.init_times).tolist()) if k not in unknown}
     positions: dict[tuple[int, int], tuple[int, int] | None] = dict.fromkeys(known)
     positions |= {(start, lead): None for start in without_input for lead in ensemble.lead_times}
     positions |= {
         (start, lead): (i, j)
-        for i, start in enumerate(_seconds(ensemble.init_times))
+        for i, start in enumerate(epoch_seconds(ensemble.init_times).tolist())
         for j, lead in enumerate(ensemble.lead_times)
     }
     forecasts = sorted(positions)
@@ -137,8 +136,3 @@ def _fault(lacks: MissingFields, start: int, lead: int) -> str:
     if lacks.channels[0].endswith(" truth"):
         what = lacks.channels[0]
     return f"{lacks.file} lacks {what} for the forecast of {np.datetime64(start, 's')} at {lead} h"
-
-
-def _seconds(times: np.ndarray) -> list[int]:
-    found: list[int] = times.astype("datetime64[s]").astype(np.int64).tolist()
-    return found

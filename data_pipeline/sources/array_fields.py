@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -18,17 +18,51 @@ import xarray as xr
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.positions import compact
+from data_pipeline.formats.cube import missing_fields
 from data_pipeline.formats.datasets import select_variable
-from data_pipeline.formats.fields import missing_fields
 from data_pipeline.formats.levels import stated_level
 from data_pipeline.grid import Grid
 from data_pipeline.grids.grid_coordinates import grid_of
 from data_pipeline.grids.points import Points
 from data_pipeline.protocols import Fields, MissingFields, Window
-from data_pipeline.sources.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import Meaning
 from data_pipeline.variables.units import normalize_units
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+DIMENSION_NAMES = {
+    "init_time": ("init_time", "forecast_reference_time", "start", "time"),
+    "lead_time": ("lead_time", "step", "forecast_period", "prediction_timedelta"),
+    "valid_time": ("valid_time", "time"),
+    "number": ("number", "realization", "member", "ensemble", "ensemble_member", "sample"),
+    "quantile": ("quantile", "percentile", "quantile_level"),
+    "level": ("level", "isobaricInhPa", "pressure_level"),
+    "latitude": ("latitude", "lat"),
+    "longitude": ("longitude", "lon"),
+}
+"""Accepted names of each dimension, best first. Levels are in hPa."""
+
+
+def find_dimension(array: xr.DataArray | xr.Dataset, role: str) -> str | None:
+    """Return the name that a dimension of `DIMENSION_NAMES` has in an array; None if the array lacks it."""
+    return next((name for name in DIMENSION_NAMES[role] if name in array.dims), None)
+
+
+def whole_hours(leads: xr.DataArray, what: str) -> list[int]:
+    """Return lead times in whole hours, from timedeltas or numbers of hours; `what` begins the error.
+
+    >>> import xarray as xr
+    >>> whole_hours(xr.DataArray(np.array([6, 12], "timedelta64[h]")), "score")
+    [6, 12]
+    """
+    values = leads.values
+    hours = values / np.timedelta64(1, "h") if values.dtype.kind == "m" else values.astype(float)
+    if (hours != np.round(hours)).any() or (hours < 0).any() or len(np.unique(hours)) < hours.size:
+        raise InputError(f"{what}: lead_time must be different whole hours or timedeltas, got {values[:5]}")
+    return [int(hour) for hour in hours.tolist()]
+
 
 FORECAST, ANALYSIS = ("init_time", "lead_time", "number"), ("time",)
 """Outer dimensions of forecasts and of analyses."""

@@ -16,6 +16,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import expand_addresses
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import epoch_seconds
 from data_pipeline.formats.catalog import LEVEL_STEPS
 from data_pipeline.formats.content_hash import content_hashes
 from data_pipeline.formats.open import ForecastKind, summary_fields
@@ -153,7 +154,7 @@ class OpenedForecast:
 
     @cached_property
     def _positions(self) -> dict[tuple[int, int], tuple[int, int]]:
-        starts = self.fields.init_times.astype("datetime64[s]").astype(np.int64).tolist()
+        starts = epoch_seconds(self.fields.init_times).tolist()
         return {
             (start, lead): (i, j)
             for i, start in enumerate(starts)

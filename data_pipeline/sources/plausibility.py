@@ -17,7 +17,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import watched
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.dates import Dates
+from data_pipeline.dates import Dates, epoch_seconds
 from data_pipeline.grids.points import Points
 from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task, Variable
@@ -271,7 +271,7 @@ def _read(forecasts: ForecastDataset, source: DataSource, rows: np.ndarray, lead
     step = max(1, int(np.ceil(np.sqrt(H * W / MOST_CELLS))))
     thin = (..., slice(None, None, step), slice(None, None, step))
     analyses = source.analysis_fields(task.targets)
-    positions = {int(time): k for k, time in enumerate(analyses.init_times.astype("datetime64[s]").astype(np.int64))}
+    positions = {time: k for k, time in enumerate(epoch_seconds(analyses.init_times).tolist())}
     members, truths = [], []
     others: dict[str, list[np.ndarray]] = {}
     for row in watched(rows.tolist(), "plausibility of the data: forecast", len(rows)):

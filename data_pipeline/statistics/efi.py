@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from data_pipeline.calendar import climatology_day
 from data_pipeline.common.checks import check_positive
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import climatology_day
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, check_window, variable_names
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 from data_pipeline.task import Variable

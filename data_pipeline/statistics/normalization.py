@@ -14,6 +14,7 @@ import numpy as np
 from data_pipeline.cell_moments import FORECASTS_OF_A_BLOCK, CellMoments
 from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import epoch_seconds
 from data_pipeline.protocols import ALL, Fields
 from data_pipeline.samples.pseudo_members import complete_cells, pseudo_members
 from data_pipeline.sources.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
@@ -130,7 +131,7 @@ class Normalization:
             maps["squares"] = at, np.stack([total.squares for total in totals])
             yield where, {**maps, "verified": ((every, rows), verified)}
             summaries.append(np.concatenate(of_band, axis=1))
-        starts = training.inputs.init_times.astype("datetime64[s]").astype(np.int64)
+        starts = epoch_seconds(training.inputs.init_times)
         yield (
             "summaries",
             {

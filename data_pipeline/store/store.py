@@ -15,9 +15,8 @@ from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import HASH_THREADS, sampled_hash_of
 from data_pipeline.common.threads import in_threads
-from data_pipeline.dates import Dates
-from data_pipeline.formats.cube import Cube
-from data_pipeline.formats.fields import fields_of
+from data_pipeline.dates import Dates, epoch_seconds
+from data_pipeline.formats.cube import Cube, fields_of
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
@@ -286,7 +285,7 @@ def choose_source(archive: Archive, folder: str | Path | None, dates: Dates) -> 
 
 def _any_value(fields: Fields, start: int) -> bool:
     """Return whether a field of the forecast from `start` (seconds since 1970) has a value, in any member."""
-    init = fields.init_times.astype("datetime64[s]").astype(np.int64).tolist().index(start)
+    init = epoch_seconds(fields.init_times).tolist().index(start)
     values = np.empty((1, len(fields.variables), *fields.grid.shape), np.float32)
     for member in range(len(fields.numbers)):
         fields.read(fields.cells[init, 0, member : member + 1], values)

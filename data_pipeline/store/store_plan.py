@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from itertools import compress, product
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.identity import hash_of
+from data_pipeline.common.messages import joined
 from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.formulas.formula_fields import without_formulas
@@ -116,7 +117,7 @@ class StorePlan(HasChannels):
     def __str__(self) -> str:
         members = f"mean and spread of {len(self.numbers)} members" if self.moments else f"{len(self.numbers)} members"
         return (
-            f"{len(self.samples)} forecasts ({members} of {_join(self.channels)}; truth {_join(self.targets)}) "
+            f"{len(self.samples)} forecasts ({members} of {joined(self.channels)}; truth {joined(self.targets)}) "
             f"in {len(self.files)} files, {self.bytes / 1e9:.2f} GB"
         )
 
@@ -186,7 +187,3 @@ def _field(channel: Channel, start: int, lead: int) -> tuple[Variable | int, ...
     """Return the key of a field: variable, start and lead time; for an analysis, variable and time."""
     at = (start,) if channel.origin == "analysis" else (start, channel.lead_time(lead))
     return (channel.variable, *at)
-
-
-def _join(values: Collection[object]) -> str:
-    return ", ".join(map(str, values))

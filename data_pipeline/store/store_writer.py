@@ -20,7 +20,7 @@ from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_path, disk_error, lock_folder
 from data_pipeline.common.progress import Progress
-from data_pipeline.dates import Dates
+from data_pipeline.dates import Dates, epoch_seconds
 from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.samples.inputs import open_task
 from data_pipeline.samples.pseudo_members import read_moments
@@ -61,7 +61,7 @@ class WriteJob:
         opened = open_task(archive, task, wanted, moments)
         ensemble, truth = opened.inputs, opened.truth
         keys, ledger = select_forecasts(archive, task, opened, wanted)
-        seconds = ensemble.init_times.astype("datetime64[s]").astype(np.int64)
+        seconds = epoch_seconds(ensemble.init_times)
         plan = StorePlan(
             archive.fingerprint, task.inputs, task.targets, task.lead_times,
             tuple(map(str, archive.static)), ensemble.grid, ensemble.numbers, moments,

@@ -12,6 +12,8 @@ import eccodes
 
 from data_pipeline.common.checks import check_boolean, check_choice
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib.headers import GRIB1_BITMAP, GRIB1_GRID
+from data_pipeline.formats.grib.keys import opened
 
 TEMPLATES = ("same", "postprocessed")
 POSTPROCESSED_TEMPLATES = {0: 70, 1: 71, 8: 72, 11: 73}
@@ -26,10 +28,6 @@ IDENTITY = (
     "level", "number", "numberOfForecastsInEnsemble", "expver", "stream", "class", "gridType", "numberOfPoints",
 )  # fmt: skip
 """Keys by which cfgrib, MARS and `grib_ls` find and name fields."""
-
-
-SHORTEST_PRODUCT = 34
-"""Octets of the shortest section 4 of a forecast, template 4.0."""
 
 
 class SectionError(ValueError):
@@ -70,7 +68,7 @@ def marked(message: bytes) -> bytes:
     if message[7] == 1:
         at = 8 + 5
     else:
-        section = product_section(message)
+        section = sections_of(message)[4]
         template = template_of(message)
         late = template in POSTPROCESSED_TEMPLATES.values()
         kind = section + (16 if late else 11)
@@ -91,7 +89,7 @@ def postprocessed(message: bytes) -> bytes:
             "template=postprocessed needs GRIB2, and the input has GRIB1 messages, which have no such template; "
             "convert the input with ecCodes' grib_set -s edition=2 IN OUT, or set template=same"
         )
-    template, section = template_of(message), product_section(message)
+    template, section = template_of(message), sections_of(message)[4]
     if template in POSTPROCESSED_TEMPLATES.values():
         return message
     if template not in POSTPROCESSED_TEMPLATES:
@@ -111,19 +109,30 @@ def postprocessed(message: bytes) -> bytes:
     )  # fmt: skip
 
 
-def product_section(message: bytes) -> int:
-    """Return the position of section 4 of a GRIB2 message; `SectionError` if there is none."""
+def sections_of(message: bytes) -> dict[int, int]:
+    """Return the position of each section of a message with one field, by its number; section 0 is left out."""
+    sections: dict[int, int] = {}
+    if message[7] == 1:
+        at = 8
+        present = {1: True, 2: message[15] & GRIB1_GRID, 3: message[15] & GRIB1_BITMAP, 4: True}
+        for number in (number for number, there in present.items() if there):
+            sections[number] = at
+            at += int.from_bytes(message[at : at + 3], "big")
+        if at > len(message):
+            raise SectionError("has sections that are longer than the message")
+        return sections
     at = 16
-    while at + SHORTEST_PRODUCT <= len(message):
-        if message[at + 4] == 4:
-            return at
-        at += int.from_bytes(message[at : at + 4], "big") or len(message)
-    raise SectionError("has no section 4")
+    while at + 5 <= len(message) - 4 and (length := int.from_bytes(message[at : at + 4], "big")) >= 5:
+        sections[message[at + 4]] = at
+        at += length
+    if absent := {1, 3, 4, 5, 6, 7} - sections.keys():
+        raise SectionError(f"has no section {min(absent)}")
+    return sections
 
 
 def template_of(message: bytes) -> int:
     """Return the product definition template number of a GRIB2 message."""
-    section = product_section(message)
+    section = sections_of(message)[4]
     return int.from_bytes(message[section + 7 : section + 9], "big")
 
 
@@ -131,7 +140,7 @@ def _kind(message: bytes) -> Hashable:
     """Return the bytes that messages of one parameter, centre, level and template share."""
     if message[7] == 1:
         return message[8 + 3 : 8 + 12]
-    section = product_section(message)
+    section = sections_of(message)[4]
     return message[6], message[16:25], message[section + 7 : section + 14], message[section + 22 : section + 34]
 
 
@@ -146,8 +155,7 @@ def _check_identity(old: bytes, new: bytes) -> None:
 
 
 def _identity(message: bytes) -> dict[str, str]:
-    handle = eccodes.codes_new_from_message(message)
-    try:
+    with opened(message) as handle:
         found = {}
         for key in IDENTITY:
             try:
@@ -155,5 +163,3 @@ def _identity(message: bytes) -> dict[str, str]:
             except eccodes.CodesInternalError:
                 found[key] = ""
         return found
-    finally:
-        eccodes.codes_release(handle)

@@ -8,6 +8,7 @@ from typing import Literal
 import eccodes
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib.keys import opened
 from data_pipeline.writing.encode import ORDER
 from data_pipeline.writing.marks import postprocessed, template_of
 
@@ -69,30 +70,28 @@ class StatisticHeader:
         return self._with(message, {"perturbationNumber": 0})
 
     def _with(self, message: bytes, keys: dict[str, int]) -> bytes:
-        handle = eccodes.codes_new_from_message(message)
         try:
-            local = eccodes.codes_is_defined(handle, "marsType")
-            if message[7] == 1 and not local:
-                raise InputError(
-                    f"GRIB1 of this centre has no header for an ensemble {self.kind}; convert the input with ecCodes' "
-                    "grib_set -s edition=2 IN OUT, or remove this product"
-                )
-            for name in sorted(keys, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
-                eccodes.codes_set(handle, name, keys[name])
-            if self.kind == "probability":
-                unused = "Upper" if self.above else "Lower"
-                eccodes.codes_set_missing(handle, f"scaleFactorOf{unused}Limit")
-                eccodes.codes_set_missing(handle, f"scaledValueOf{unused}Limit")
-            if local:
-                eccodes.codes_set(handle, "marsType", MARS_TYPE[self.kind])
-            found: bytes = eccodes.codes_get_message(handle)
-            return found
+            with opened(message) as handle:
+                local = eccodes.codes_is_defined(handle, "marsType")
+                if message[7] == 1 and not local:
+                    raise InputError(
+                        f"GRIB1 of this centre has no header for an ensemble {self.kind}; convert the input with "
+                        "ecCodes' grib_set -s edition=2 IN OUT, or remove this product"
+                    )
+                for name in sorted(keys, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
+                    eccodes.codes_set(handle, name, keys[name])
+                if self.kind == "probability":
+                    unused = "Upper" if self.above else "Lower"
+                    eccodes.codes_set_missing(handle, f"scaleFactorOf{unused}Limit")
+                    eccodes.codes_set_missing(handle, f"scaledValueOf{unused}Limit")
+                if local:
+                    eccodes.codes_set(handle, "marsType", MARS_TYPE[self.kind])
+                found: bytes = eccodes.codes_get_message(handle)
+                return found
         except eccodes.CodesInternalError as error:
             raise InputError(
                 f"a message like those of the input cannot hold a {self.kind} ({error}); remove this product"
             ) from None
-        finally:
-            eccodes.codes_release(handle)
 
 
 def fraction_of(level: float | None) -> tuple[int, int]:

@@ -11,9 +11,11 @@ import numpy as np
 from data_pipeline.formats.grib.decode import decode
 from data_pipeline.formats.grib.headers import GRIB1_BITMAP, GRIB1_GRID
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.keys import opened
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import weights_between
 from data_pipeline.writing.encode import grid_template
+from data_pipeline.writing.marks import sections_of
 
 NO_CATALOGUED_GRID = 255
 """Octet 7 of GRIB1's section 1: the grid is described in section 2."""
@@ -55,8 +57,7 @@ class MessageRegridder:
         rows = np.arange(grid.shape[0])
         missing = np.isnan(weights_between(layout.grid, grid, method).apply(decode(message, layout).ravel(), rows))
         join = _with_grid1 if message[7] == 1 else _with_grid2
-        handle = eccodes.codes_new_from_message(join(message, grid_template(grid, message[7])))
-        try:
+        with opened(join(message, grid_template(grid, message[7]))) as handle:
             # If ecCodes cannot set the old packing on the new grid, the message keeps simple packing.
             with suppress(eccodes.CodesInternalError):
                 eccodes.codes_set(handle, "packingType", _packing(message))
@@ -64,8 +65,6 @@ class MessageRegridder:
             # Setting values also sets their number in the grid section; equal values would change the packing.
             eccodes.codes_set_double_array(handle, "values", np.arange(float(missing.size)))
             new, new_layout = eccodes.codes_get_message(handle), Layout.of(handle)
-        finally:
-            eccodes.codes_release(handle)
         if not grid.matches(new_layout.grid):
             raise RuntimeError(f"a message on {grid} was written on {new_layout.grid}")
         with self._lock:
@@ -74,11 +73,8 @@ class MessageRegridder:
 
 
 def _packing(message: bytes) -> str:
-    handle = eccodes.codes_new_from_message(message)
-    try:
+    with opened(message) as handle:
         return eccodes.codes_get_string(handle, "packingType")
-    finally:
-        eccodes.codes_release(handle)
 
 
 def _with_grid1(message: bytes, template: bytes) -> bytes:
@@ -103,9 +99,7 @@ def _with_grid2(message: bytes, template: bytes) -> bytes:
 
 def _sections2(message: bytes) -> dict[int, bytes]:
     """Return the sections of a GRIB2 message with one field, by number."""
-    found, at = {}, 16
-    while at < len(message) - 4:
-        length = int.from_bytes(message[at : at + 4], "big")
-        found[message[at + 4]] = message[at : at + length]
-        at += length
-    return found
+    return {
+        number: message[at : at + int.from_bytes(message[at : at + 4], "big")]
+        for number, at in sections_of(message).items()
+    }

@@ -12,12 +12,12 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import DOUBLE
 from data_pipeline.formats.grib.decode import decode
-from data_pipeline.formats.grib.headers import GRIB1_BITMAP, GRIB1_GRID, NO_BITMAP, SIMPLE_PACKING
+from data_pipeline.formats.grib.headers import GRIB1_BITMAP, NO_BITMAP, SIMPLE_PACKING
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, decodable, unpack
-from data_pipeline.formats.grib.packing_bits import Resolution
+from data_pipeline.formats.grib.keys import opened
+from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, Resolution, decodable, unpack
 from data_pipeline.writing.encode import MISSING
-from data_pipeline.writing.marks import SectionError
+from data_pipeline.writing.marks import SectionError, sections_of
 
 COMPLETE_PACKINGS = (0, 40, 41, 42)
 """GRIB2 packing templates that mark missing values only in a bitmap: simple, JPEG 2000, PNG, CCSDS."""
@@ -52,23 +52,21 @@ def with_values(
     if not np.isfinite(field if missing is None else field[~missing]).all():
         raise ValueError(f"the correction of {name} is not finite where the message has values")
     stored = layout.store(field if missing is None else np.where(missing, MISSING, field))
-    handle = eccodes.codes_new_from_message(old)
     try:
-        eccodes.codes_set_double(handle, "missingValue", MISSING)
-        # With a decimal scale, ecCodes would choose the number of bits itself. Setting a key packs the old values
-        # again, so a key that already has its value is not set.
-        for key, value in (("decimalScaleFactor", 0), ("bitsPerValue", bits)):
-            if eccodes.codes_get_long(handle, key) != value:
-                eccodes.codes_set_long(handle, key, value)
-        eccodes.codes_set_double_array(handle, "values", stored)
-        new = eccodes.codes_get_message(handle)
+        with opened(old) as handle:
+            eccodes.codes_set_double(handle, "missingValue", MISSING)
+            # With a decimal scale, ecCodes would choose the number of bits itself. Setting a key packs the old values
+            # again, so a key that already has its value is not set.
+            for key, value in (("decimalScaleFactor", 0), ("bitsPerValue", bits)):
+                if eccodes.codes_get_long(handle, key) != value:
+                    eccodes.codes_set_long(handle, key, value)
+            eccodes.codes_set_double_array(handle, "values", stored)
+            new = eccodes.codes_get_message(handle)
     except eccodes.CodesInternalError as error:
         raise InputError(
             f"{name} cannot be written in the packing of the input ({error}); repack the input first, for instance "
             "with ecCodes' grib_set -r -s packingType=grid_simple IN OUT"
         ) from None
-    finally:
-        eccodes.codes_release(handle)
     if _header(old) != _header(new):
         raise InputError(
             f"the header of {name} changed when ecCodes replaced its values, because the header has unusual or damaged "
@@ -105,13 +103,10 @@ def _read_back(message: bytes, size: int) -> tuple[np.ndarray, int, float]:
         values = np.empty(size, DOUBLE)
         unpack(np.frombuffer(message, np.uint8)[data - BUFFER_START :], packing, values)
         return values, packing.bits, 2.0**packing.binary / 10.0**packing.decimal
-    handle = eccodes.codes_new_from_message(message)
-    try:
+    with opened(message) as handle:
         eccodes.codes_set_double(handle, "missingValue", np.nan)
         used, step = Resolution.of(handle)
         return eccodes.codes_get_double_array(handle, "values"), used, step
-    finally:
-        eccodes.codes_release(handle)
 
 
 def _simple_packing(message: bytes) -> tuple[Packing, int]:
@@ -120,7 +115,7 @@ def _simple_packing(message: bytes) -> tuple[Packing, int]:
     Bits are -1 unless the packing is simple and no value is missing. `headers` reads many messages at once; for a
     single message, it would take as long as decoding with ecCodes.
     """
-    sections = _sections(message)
+    sections = sections_of(message)
 
     def signed(at: int) -> int:
         value = int.from_bytes(message[at : at + 2], "big")
@@ -146,7 +141,7 @@ def _is_decodable(packing: Packing) -> bool:
 
 def _is_complete(message: bytes) -> bool:
     """Whether the headers of a message say that no value is missing."""
-    sections = _sections(message)
+    sections = sections_of(message)
     if message[7] == 1:
         return not message[15] & GRIB1_BITMAP and not message[sections[4] + 3] & 0xF0  # simple packing of grid points
     packing = sections[5]
@@ -160,29 +155,8 @@ def _header(message: bytes) -> bytes:
     In GRIB1 these are section 1 without the decimal scale in octets 27 and 28, and section 2 if there is one; in GRIB2,
     sections 1 to 4.
     """
-    sections = _sections(message)
+    sections = sections_of(message)
     if message[7] == 1:
         start, end = sections[1], sections.get(3, sections[4])
         return message[start : start + 26] + message[start + 28 : end]
     return message[sections[1] : sections[5]]
-
-
-def _sections(message: bytes) -> dict[int, int]:
-    """Return the position of each section of a message with one field, by section number, without section 0."""
-    sections: dict[int, int] = {}
-    if message[7] == 1:
-        at = 8
-        present = {1: True, 2: message[15] & GRIB1_GRID, 3: message[15] & GRIB1_BITMAP, 4: True}
-        for number in (number for number, there in present.items() if there):
-            sections[number] = at
-            at += int.from_bytes(message[at : at + 3], "big")
-        if at > len(message):
-            raise SectionError("has sections that are longer than the message")
-        return sections
-    at = 16
-    while at + 5 <= len(message) - 4 and (length := int.from_bytes(message[at : at + 4], "big")) >= 5:
-        sections[message[at + 4]] = at
-        at += length
-    if absent := {1, 3, 4, 5, 6, 7} - sections.keys():
-        raise SectionError(f"has no section {min(absent)}")
-    return sections

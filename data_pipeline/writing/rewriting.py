@@ -21,6 +21,7 @@ from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import BUDGET, BudgetedPool
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.keys import opened
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.names import MessageNames
@@ -238,29 +239,24 @@ def _message(variable: Variable | None, kind: Kind, record: np.void) -> Message 
 
 def _with_keys(old: bytes, keys: Mapping[str, str | int], source: Path, holds: Message) -> bytes:
     """Return the message `old` with other `keys`; an `InputError` for `holds` if ecCodes cannot set them."""
-    handle = eccodes.codes_new_from_message(old)
     try:
-        for name in sorted(keys, key=lambda name: ORDER.index(name) if name in ORDER else -1):
-            eccodes.codes_set(handle, name, keys[name])
-        return eccodes.codes_get_message(handle)
+        with opened(old) as handle:
+            for name in sorted(keys, key=lambda name: ORDER.index(name) if name in ORDER else -1):
+                eccodes.codes_set(handle, name, keys[name])
+            return eccodes.codes_get_message(handle)
     except eccodes.CodesInternalError:
         raise _cannot_hold(source, holds) from None
-    finally:
-        eccodes.codes_release(handle)
 
 
 def _with_missing(old: bytes, layout: Layout, field: np.ndarray) -> bytes:
     """Return the message `old` with missing values where the new `field` has missing values."""
     if not (missing := np.isnan(field)).any():
         return old
-    handle = eccodes.codes_new_from_message(old)
-    try:
+    with opened(old) as handle:
         eccodes.codes_set(handle, "bitmapPresent", 1)
         eccodes.codes_set_double(handle, "missingValue", MISSING)
         eccodes.codes_set_double_array(handle, "values", layout.store(np.where(missing, MISSING, 0.0)))
         return eccodes.codes_get_message(handle)
-    finally:
-        eccodes.codes_release(handle)
 
 
 def _cannot_hold(source: Path, message: Message) -> InputError:

@@ -11,13 +11,13 @@ import xarray as xr
 
 from data_pipeline.common.files import atomic_path, atomic_write
 from data_pipeline.grid import Grid
-from evaluation.expert_choice import first_choices
 from evaluation.explanation.explanation_page import explanation_page
 from evaluation.explanation.explanation_tables import ExplainedCorrector
 from evaluation.explanation.forecast_explanation import explain_forecast
 from evaluation.report.coastlines import shows_earth
 from evaluation.report.maps import Coast
 from evaluation.report.shown_data import ExpertMap
+from evaluation.shown_cases import first_choices
 from models.correction.corrected import Corrected
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.engines.engine import CorrectorDescription, Engine

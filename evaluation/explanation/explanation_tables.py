@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 
 import numpy as np
 import xarray as xr
 
+from data_pipeline.dates import epoch_seconds
 from data_pipeline.task import Variable
 from evaluation.explanation.forecast_explanation import bias_share, root_mean_square
-from evaluation.explanation.places import place_name, region_name
+from evaluation.explanation.places import region_name
 from evaluation.report.maps import Coast
-from evaluation.report.shown_data import ExpertMap
+from evaluation.report.shown_data import ExpertMap, forecast_text, place_name
 from evaluation.report.tables import PageTable, format_percent, variable_title, with_minus
 
 
@@ -217,10 +218,9 @@ def _share(value: float) -> str:
 
 def start_of(forecast: xr.Dataset) -> datetime:
     """Return the start of a forecast."""
-    return datetime.fromtimestamp(int(forecast.init_time.values.astype("datetime64[s]").astype(np.int64)), UTC)
+    return datetime.fromtimestamp(int(epoch_seconds(forecast.init_time.values)), UTC)
 
 
 def valid_text(forecast: xr.Dataset) -> str:
     """Return start, lead time and valid time of a forecast as text."""
-    start, lead = start_of(forecast), int(forecast.lead_time)
-    return f"{start:%-d %B %Y, %H} UTC + {lead} h, valid {start + timedelta(hours=lead):%-d %B %Y, %H} UTC"
+    return forecast_text(int(start_of(forecast).timestamp()), int(forecast.lead_time))

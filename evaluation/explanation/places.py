@@ -1,4 +1,4 @@
-"""Places on a map in words, and the cells where a field is largest."""
+"""The region of a place in words, and the cells where a field is largest."""
 
 from __future__ import annotations
 
@@ -6,24 +6,12 @@ import numpy as np
 
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
-from evaluation.regions import TROPICS, Box
+from evaluation.regions import EUROPE, TROPICS
 from evaluation.report.coastlines import Coastlines
+from evaluation.report.shown_data import position_of
 
-EUROPE = Box("europe", 75, -12.5, 35, 42.5)
-"""The box of ECMWF's headline scores, as in `evaluation.regions`."""
 APART = 10.0
 """Smallest distance in degrees between two cells that `largest_cells` returns, so that one storm has one line."""
-
-
-def place_name(grid: Grid, cell: tuple[int, int]) -> str:
-    """Return the position of a cell as text, with the id of a station.
-
-    >>> place_name(Grid((40.0, 30.0), (0.0, 90.0, 180.0, 270.0)), (1, 3))
-    '30°N 90°W'
-    """
-    latitude, longitude = _position(grid, cell)
-    place = f"{abs(latitude):.4g}°{'S' if latitude < 0 else 'N'} {abs(longitude):.4g}°{'W' if longitude < 0 else 'E'}"
-    return f"{grid.ids[cell[0]]}, {place}" if isinstance(grid, Points) and grid.ids else place
 
 
 def region_name(grid: Grid, cell: tuple[int, int], earth: bool, land: np.ndarray | None = None) -> str:
@@ -35,7 +23,7 @@ def region_name(grid: Grid, cell: tuple[int, int], earth: bool, land: np.ndarray
     >>> region_name(Grid((52.0, 0.0), (13.0, 103.0)), (0, 0), earth=True)
     'land, Europe'
     """
-    latitude, longitude = _position(grid, cell)
+    latitude, longitude = position_of(grid, cell)
     words = []
     if land is not None:
         words.append("land" if land[cell] >= 0.5 else "sea")
@@ -72,10 +60,3 @@ def largest_cells(field: np.ndarray, grid: Grid, count: int) -> list[tuple[int, 
             )
             size[cosine > np.cos(np.radians(APART))] = 0
     return found
-
-
-def _position(grid: Grid, cell: tuple[int, int]) -> tuple[float, float]:
-    """Return latitude and longitude of a cell, the longitude from -180 to 180."""
-    latitude = float(np.broadcast_to(grid.cell_latitudes, grid.shape)[cell])
-    longitude = float(np.broadcast_to(grid.cell_longitudes, grid.shape)[cell])
-    return latitude, (longitude + 180) % 360 - 180

@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import joined
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -62,18 +63,18 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, sc
     theirs = corrector.task
     if theirs.targets != task.targets:
         raise InputError(
-            f"{path} predicts {_join(theirs.targets)}, the task {task.name} wants {_join(task.targets)}; "
+            f"{path} predicts {joined(theirs.targets)}, the task {task.name} wants {joined(task.targets)}; "
             "choose the task that it was trained for"
         )
     if not set(task.lead_times) <= set(theirs.lead_times):
         raise InputError(
-            f"{path} is for lead times {_join(theirs.lead_times)} h, the task {task.name} has "
-            f"{_join(task.lead_times)} h; choose the task that it was trained for"
+            f"{path} is for lead times {joined(theirs.lead_times)} h, the task {task.name} has "
+            f"{joined(task.lead_times)} h; choose the task that it was trained for"
         )
     there = {*task.channels, *task.static_names}
     if missing := [read for read in (*theirs.channels, *theirs.static_names) if read not in there]:
         raise InputError(
-            f"{path} reads {_join(missing)}, which the task {task.name} lacks; choose the task that it was trained for"
+            f"{path} reads {joined(missing)}, which the task {task.name} lacks; choose the task that it was trained for"
         )
     if not corrector.grid.matches(grid):
         raise InputError(
@@ -123,14 +124,10 @@ def training_members(corrector: Corrector, path: Path, member_counts: Collection
         )
     if members not in member_counts:
         raise InputError(
-            f"{path} was trained with {members} members, which is not among member_counts {_join(member_counts)}; "
+            f"{path} was trained with {members} members, which is not among member_counts {joined(member_counts)}; "
             f"add {members} to member_counts, or leave out member_counts"
         )
     return members
-
-
-def _join(values: Collection[object]) -> str:
-    return ", ".join(map(str, values))
 
 
 def notes_on_times(name: str, folds: FoldCorrectors, starts: Tensor, leads: Tensor) -> list[str]:

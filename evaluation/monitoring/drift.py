@@ -65,6 +65,10 @@ class Drift:
         found = {key: chart for key, chart in self.charts.items() if chart.alarm}
         return dict(sorted(found.items(), key=lambda item: -abs(item[1].recent)))
 
+    def before(self, one: DailySeries) -> dict[str, Any] | None:
+        """Return the averages of a series over the reference period; None without such days."""
+        return one.part((one.days >= self.reference[0]) & (one.days <= self.reference[1])) if self.reference else None
+
 
 def check_reference(option: object) -> int | tuple[np.datetime64, np.datetime64]:
     """Return the option `reference`: a number of days, or the first and the last day."""

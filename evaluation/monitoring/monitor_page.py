@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import matplotlib
 import numpy as np
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
 from evaluation.monitoring.control_chart import SMOOTHING, ControlChart
 from evaluation.monitoring.drift import CHARTED, DailySeries, Drift
 from evaluation.monitoring.forecast_scores import PIT_BINS
 from evaluation.monitoring.monitor_state import MonitorState, time_text
 from evaluation.monitoring.verification import VerificationReport
-from evaluation.report.chart_frame import chart, rule
+from evaluation.report.chart_frame import chart, date_axis, rule
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import FAINT, INK, MODEL_COLOURS, RC
 from evaluation.report.rendering import render_page
@@ -95,10 +94,7 @@ def scores_table(drift: Drift, days: np.ndarray) -> PageTable:
     rows, marks = [], {}
     for number, one in enumerate(drift.series):
         now = one.part(np.isin(one.days, days[-RECENT:]))
-        before = None
-        if drift.reference:
-            before = one.part((one.days >= drift.reference[0]) & (one.days <= drift.reference[1]))
-        pairs = zip(_score_texts(before), _score_texts(now), strict=True)
+        pairs = zip(_score_texts(drift.before(one)), _score_texts(now), strict=True)
         rows.append([f"{one.target} +{one.lead_time} h {one.region}", *(text for pair in pairs for text in pair)])
         if (one.target, one.lead_time, one.region) in alarms:
             marks[number] = "alarm"
@@ -168,9 +164,7 @@ def chart_panel(title: str, one: ControlChart) -> Panel:
             ax.plot(place[[one.reference, -1]], [limit, limit], color=INK, lw=1, ls=(0, (4, 2)))
         ax.axhline(0, color=FAINT, lw=0.7)
         ax.set(title=title, ylim=(-top, top), ylabel="sd")
-        locator = AutoDateLocator(minticks=2, maxticks=7)
-        ax.xaxis.set_major_locator(locator)
-        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        date_axis(ax, 7)
         rule(ax, "y")
     state = f"alarm since {one.since}" if one.alarm else "in control"
     return Panel(figure, f"Control chart of {title}: {state}")
@@ -194,10 +188,8 @@ def pit_panel(one: DailySeries, drift: Drift, days: np.ndarray) -> Panel:
     with matplotlib.rc_context(RC):
         figure, ax = chart(1.3, 0.62)
         ax.bar(centres, now["pit"] * PIT_BINS, width=0.86 / PIT_BINS, color=CALM, alpha=0.85)
-        if drift.reference:
-            before = one.part((one.days >= drift.reference[0]) & (one.days <= drift.reference[1]))
-            if before is not None:
-                ax.plot(centres, before["pit"] * PIT_BINS, ls="none", marker="o", ms=4, color=INK)
+        if (before := drift.before(one)) is not None:
+            ax.plot(centres, before["pit"] * PIT_BINS, ls="none", marker="o", ms=4, color=INK)
         ax.axhline(1, color=INK, lw=1, ls=(0, (3, 2)))
         title = f"{one.target} +{one.lead_time} h {one.region}"
         ax.set(title=title, xlabel="PIT", ylabel="frequency / flat", xlim=(0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.progress import watched
+from data_pipeline.dates import epoch_seconds
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, lead_times_of
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Fields
@@ -20,7 +22,6 @@ from data_pipeline.truth_checks import TruthChecks, checked, examine
 from data_pipeline.variables.meaning import check_targets
 from evaluation.monitoring.forecast_scores import member_levels, score_regions, shares_below
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
-from evaluation.monitoring.share_history import ShareHistory
 from models.corrected_files.conformal_option import recorded_correctors
 from models.corrected_files.sidecar import sidecar_path
 from models.members.conformal import band_weights, interval_levels, normal_scores, ordered
@@ -92,8 +93,8 @@ def verify(
             truth = truths[target]
             if truth is not None:
                 check_targets(fields.meanings, truth.meanings, fields.lead_times)
-            times = set() if truth is None else set(seconds(truth.init_times))
-            for init, start in enumerate(seconds(fields.init_times)):
+            times = set() if truth is None else set(epoch_seconds(truth.init_times).tolist())
+            for init, start in enumerate(epoch_seconds(fields.init_times).tolist()):
                 for place, lead in enumerate(fields.lead_times):
                     key = MonitoredForecast(str(target), start, lead)
                     if key in state.verified:
@@ -117,7 +118,7 @@ def verify(
         truth = truths[target]
         assert truth is not None
         members = read_members(fields, init, place)
-        analysis = read_members(truth, seconds(truth.init_times).index(key.valid), 0)[0]
+        analysis = read_members(truth, epoch_seconds(truth.init_times).tolist().index(key.valid), 0)[0]
         if not (np.isfinite(members).all(0) & np.isfinite(analysis)).any():
             report.incomplete[key] = f"{path} and its analysis have no cell in common"
         else:
@@ -134,7 +135,7 @@ def check_analyses(
     monitored: MonitoredTask, target: Variable, truth: Fields, times: set[int], notes: list[str]
 ) -> Fields:
     """Return the analyses of a target, masked as `truth_checks` says; add a note on implausible values at `times`."""
-    mine = np.isin(seconds(truth.init_times), list(times))
+    mine = np.isin(epoch_seconds(truth.init_times), list(times))
     found = examine(replace(truth, init_times=truth.init_times[mine], cells=truth.cells[mine]), target, None)
     if monitored.truth_checks == "error":
         found.refuse()
@@ -232,12 +233,6 @@ def read_members(fields: Fields, init: int, lead: int) -> np.ndarray:
     return values[:, 0]
 
 
-def seconds(times: np.ndarray) -> list[int]:
-    """Return times as seconds since 1970."""
-    found: list[int] = times.astype("datetime64[s]").astype(np.int64).tolist()
-    return found
-
-
 def has_conformal_layer(path: Path, corrector: str) -> bool:
     """Return whether the record beside a file says that the layer of this corrector (SHA-256) moved its forecasts."""
     return corrector in recorded_correctors(path)
@@ -258,3 +253,39 @@ def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
             f"{path} was written by another corrector (its sidecar has not the SHA-256 {corrector[:12]}…); name files "
             "of this corrector"
         )
+
+
+_Place = tuple[str, int, str]
+
+
+class ShareHistory:
+    """Tracked scores by target, lead time and region, as functions of time.
+
+    Sums are kept in the order of valid times, so that a year of forecasts is added in a second.
+    """
+
+    def __init__(self, interval: float, step: float, state: MonitorState) -> None:
+        self._levels, self._step = interval_levels(interval), step
+        self._times: dict[_Place, list[int]] = {}
+        self._sums: dict[_Place, list[np.ndarray]] = {}
+        for key, one in sorted(state.verified.items(), key=lambda item: (item[0].valid, item[0])):
+            self.add(key, one)
+
+    def add(self, key: MonitoredForecast, one: VerifiedForecast) -> None:
+        """Add the shares of a verified forecast in all regions."""
+        for region, shares in one.cores.items():
+            place = key.target, key.lead_time, region
+            times, sums = self._times.setdefault(place, []), self._sums.setdefault(place, [])
+            error = self._levels - shares
+            position = bisect_right(times, key.valid)
+            times.insert(position, key.valid)
+            sums.insert(position, error + (sums[position - 1] if position else 0.0))
+            for later in range(position + 1, len(sums)):
+                sums[later] = sums[later] + error
+
+    def scores_at(self, key: MonitoredForecast, region: str) -> np.ndarray:
+        """Return the scores (3,) from all forecasts of the target and lead time that `key` starts after."""
+        place = key.target, key.lead_time, region
+        position = bisect_right(self._times.get(place, []), key.start)
+        total = self._sums[place][position - 1] if position else 0.0
+        return np.asarray(normal_scores(self._levels) + self._step * total)

@@ -12,7 +12,7 @@ from evaluation.report.chart_frame import add_legend, chart, rule, set_limits
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import FAINT, INK, RC, REFERENCE_COLOURS
 from evaluation.report.maps import DIVERGING, SEQUENTIAL, Coast, ColourScale, colour_scale, map_numbers, map_panel
-from evaluation.report.shown_data import PLUME_LEVELS, ExampleForecast, MapData, Plume
+from evaluation.report.shown_data import PLUME_LEVELS, ExampleForecast, MapData, Plume, place_name
 
 TITLES = {"median": "Median case", "best": "Best case", "worst": "Worst case"}
 FIELDS = "RdYlBu_r"
@@ -51,7 +51,7 @@ def plume_drawing(fields: MapData, name: str, best: str, units: str, factor: flo
     case = fields.cases[name]
     panels, columns = [], _plume_columns(case.plumes, fields, factor)
     for plume in case.plumes:
-        title = f"{plume.choice}: {plume.place(fields.grid)}"
+        title = f"{plume.choice}: {place_name(fields.grid, plume.cell)}"
         with matplotlib.rc_context(RC):
             names = ("raw members", f"{best} 5–95 %", f"{best} 25–75 %", "analysis")
             figure, ax = chart(1.7, 0.62, names)
@@ -116,7 +116,7 @@ def _plume_columns(plumes: tuple[Plume, ...], fields: MapData, factor: float) ->
     counts = [len(plume.leads) for plume in plumes]
     columns: dict[str, Any] = {
         "cell": np.repeat([plume.choice for plume in plumes], counts),
-        "place": np.repeat([plume.place(fields.grid) for plume in plumes], counts),
+        "place": np.repeat([place_name(fields.grid, plume.cell) for plume in plumes], counts),
         "lead_time": np.concatenate([plume.leads for plume in plumes]),
         "analysis": factor * np.concatenate([plume.truth for plume in plumes]),
     }

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from evaluation.report.figure_style import FAINT, INK, PANEL_WIDTH
@@ -92,6 +93,13 @@ def set_limits(ax: Axes, axis: str, values: Sequence[float | np.ndarray], margin
         low, high = float(every.min()), float(every.max())
         extra = margin * (high - low) or 0.1 * (abs(high) or 1.0)
         (ax.set_xlim if axis == "x" else ax.set_ylim)(low - extra, high + extra)
+
+
+def date_axis(ax: Axes, marks: int, offset: bool = True) -> None:
+    """Give the x axis at most so many dates; `offset` repeats the part that all dates share at its end."""
+    locator = AutoDateLocator(minticks=2, maxticks=marks)
+    ax.xaxis.set_major_locator(locator)
+    ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=offset))
 
 
 def zero_line(ax: Axes, axis: str, at: float = 0.0, colour: str = INK) -> None:

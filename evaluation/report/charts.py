@@ -9,16 +9,25 @@ from typing import Any, Literal
 
 import matplotlib
 import numpy as np
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-from evaluation.report.chart_frame import add_legend, chart, dots, label_width, offsets, rule, set_limits, zero_line
+from evaluation.report.chart_frame import (
+    add_legend,
+    chart,
+    date_axis,
+    dots,
+    label_width,
+    offsets,
+    rule,
+    set_limits,
+    zero_line,
+)
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import INK, RC, model_colours, model_marks
 from evaluation.report.series import Series, list_slices, slice_title
 from evaluation.report.tables import display_of, judge_title
 from evaluation.scoring.scoreboard import headline_keys, judging_score
+from evaluation.tables.csv_tables import StartScores
 from evaluation.tables.score_json import entry_of
-from evaluation.tables.start_table import StartScores
 
 GROUP_TITLES = {
     "lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of valid time", "threshold": "Threshold",
@@ -229,9 +238,7 @@ def starts_chart(scores: Mapping[str, Any], starts: StartScores, name: str) -> D
         figure, ax = chart(1.9, 0.62, list(lines))
         for one, values in lines.items():
             ax.plot(times, values, color=colours[one], lw=1.1, marker=marks[one], ms=3, mec="none", label=one)
-        locator = AutoDateLocator(minticks=2, maxticks=6)
-        ax.xaxis.set_major_locator(locator)
-        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))
+        date_axis(ax, 6, offset=False)
         ax.set_ylim(bottom=0)
         ax.set(title=title, ylabel=units)
         rule(ax, "y")

@@ -18,8 +18,9 @@ from evaluation.report.tables import (
     format_percent,
     format_years,
     variable_title,
+    with_ends,
 )
-from evaluation.run_comparison import ComparedModel, RunComparison, RunScores
+from evaluation.run_comparison import RunComparison, RunScores
 from evaluation.scoring.scoreboard import headline_keys
 from evaluation.tables.score_json import entry_of
 
@@ -102,18 +103,14 @@ def _models(comparison: RunComparison) -> PageTable:
     for one in comparison.models:
         run = next(run for run in comparison.runs if run.name == one.run)
         amount = format_amount(_known(one.crps), run.scores) + ("" if one.fair else INVALID)
-        crps = _with_ends(amount, *(format_amount(_known(end), run.scores) for end in one.crps_ends))
+        crps = with_ends(amount, (format_amount(_known(end), run.scores) for end in one.crps_ends))
         minus = _difference(run, one.minus_first, one.minus_first_ends) if one.first_run else "–"
         to = f" (to {one.first_run})" if one.first_run and len(comparison.runs) > 2 else ""
-        rows.append((one.model, one.run, crps, minus + to, _gain(one)))
+        gain = format_percent(_known(one.skill), sign=True)
+        skill = with_ends(gain, (format_bound(_known(end)) for end in one.skill_ends))
+        rows.append((one.model, one.run, crps, minus + to, skill))
     columns = ("model", "run", "fair CRPS", "difference to the first run", "vs raw")
     return PageTable("Models of the same name in several runs", columns, rows)
-
-
-def _gain(one: ComparedModel) -> str:
-    return _with_ends(
-        format_percent(_known(one.skill), sign=True), *(format_bound(_known(end)) for end in one.skill_ends)
-    )
 
 
 def _slices(comparison: RunComparison) -> Iterator[PageTable]:
@@ -137,7 +134,7 @@ def _slices(comparison: RunComparison) -> Iterator[PageTable]:
 def _slice_cell(entry: Mapping[str, Any] | None, key: str) -> str:
     if entry is None or entry[key] is None:
         return "–"
-    return _with_ends(format_percent(entry[key], sign=True), *map(format_bound, entry["ci95"][key] or ()))
+    return with_ends(format_percent(entry[key], sign=True), map(format_bound, entry["ci95"][key] or ()))
 
 
 def _runs(comparison: RunComparison) -> PageTable:
@@ -159,19 +156,14 @@ def _skill(run: RunScores, name: str, kind: str) -> str:
     model = run.scores["models"][name]
     key = "skill_vs_raw_fair" if kind.startswith("fair") else "skill_vs_raw"
     ends = map(format_bound, model["ci95"][key] or ())
-    return "" if name == "raw" else _with_ends(format_percent(model[key], sign=True), *ends)
+    return "" if name == "raw" else with_ends(format_percent(model[key], sign=True), ends)
 
 
 def _difference(run: RunScores, difference: float, ends: tuple[float, float]) -> str:
     if math.isnan(difference):
         return "–"
     text = "0" if difference == 0 else format_amount(difference, run.scores, sign=True)
-    return _with_ends(text, *(format_amount(_known(end), run.scores, sign=True) for end in ends))
-
-
-def _with_ends(text: str, *ends: str) -> str:
-    """Return a number with the ends of its interval, if both are known."""
-    return f"{text} [{', '.join(ends)}]" if ends and "–" not in ends else text
+    return with_ends(text, (format_amount(_known(end), run.scores, sign=True) for end in ends))
 
 
 def _known(value: float) -> float | None:

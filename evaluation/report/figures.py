@@ -18,7 +18,6 @@ from evaluation.report.charts import (
 )
 from evaluation.report.diagrams import HISTOGRAM, calibration_drawing, curve_drawing, histogram_drawing
 from evaluation.report.drawing import Drawing
-from evaluation.report.expert_map import expert_drawing
 from evaluation.report.figure_style import model_colours
 from evaluation.report.maps import (
     BETTER,
@@ -27,6 +26,7 @@ from evaluation.report.maps import (
     Coast,
     ColourScale,
     colour_scale,
+    expert_drawing,
     map_numbers,
     map_panel,
     ratio_scale,

@@ -9,6 +9,7 @@ import numpy as np
 
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
+from data_pipeline.regridding.cells import half_way
 
 WIDEST_AREA = 120.0
 """Points with a gap in longitude wider than this (degrees) are drawn as an area, others on the globe."""
@@ -91,8 +92,8 @@ def view_of(grid: Grid) -> MapView:
         if float(np.ptp(longitudes)) > 360 - WIDEST_AREA:
             return MapView(globe=True)
         return MapView(False, *_limits(longitudes), *_limits(latitudes))
-    west, *_, east = _edges(np.array(grid.longitudes))
-    south, *_, north = np.sort(_edges(latitudes))
+    west, *_, east = half_way(np.array(grid.longitudes))
+    south, *_, north = np.sort(half_way(latitudes))
     return MapView(False, west, east, max(south, -90.0), min(north, 90.0))
 
 
@@ -127,7 +128,7 @@ def centred_longitudes(points: Points) -> np.ndarray:
 
 def _cell_indices(centres: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return the index of the cell around each value, -1 outside all cells; `centres` increase or decrease."""
-    edges = _edges(centres)
+    edges = half_way(centres)
     falling = edges[0] > edges[-1]
     index = np.searchsorted(edges[::-1] if falling else edges, values, side="right") - 1
     index = np.where((index < 0) | (index >= len(centres)) | ~np.isfinite(values), -1, index)
@@ -138,11 +139,3 @@ def _limits(values: np.ndarray) -> tuple[float, float]:
     """Return the ends of an axis with a margin around values that may be equal."""
     margin = max(0.08 * float(np.ptp(values)), 0.5)
     return float(values.min()) - margin, float(values.max()) + margin
-
-
-def _edges(centres: np.ndarray) -> np.ndarray:
-    """Return the borders of cells around `centres`."""
-    if len(centres) == 1:
-        return np.array([centres[0] - 0.5, centres[0] + 0.5])
-    middle = (centres[1:] + centres[:-1]) / 2
-    return np.concatenate([[2 * centres[0] - middle[0]], middle, [2 * centres[-1] - middle[-1]]])

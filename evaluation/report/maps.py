@@ -1,4 +1,4 @@
-"""Maps: one field in colours, with coasts, and hatched where it is not significant."""
+"""Maps: one field in colours, with coasts, and hatched where it is not significant; the map of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
+from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse, Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
@@ -20,9 +21,10 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
 from evaluation.report.coastlines import Coastlines
-from evaluation.report.drawing import Panel
+from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import FAINT, INK, PANEL_WIDTH, RC
 from evaluation.report.map_view import MapView, centred_longitudes, raster_of, view_of
+from evaluation.report.shown_data import ExpertMap
 
 SEQUENTIAL, DIVERGING, BETTER = "YlGnBu", "RdBu_r", "BrBG"
 """Colour maps for amounts, for differences (red: too high) and for improvements (blue-green: better); all are readable
@@ -223,3 +225,23 @@ def _contour(grid: Grid, land: np.ndarray) -> list[np.ndarray]:
     if grid.periodic:
         paths = [np.stack([np.clip(line[:, 0], -180, 180), line[:, 1]], 1) for line in paths]
     return [line for line in paths if len(line) > 1]
+
+
+def expert_drawing(coast: Coast, experts: ExpertMap, best: str, case: str = "the median case") -> Drawing:
+    """Draw the expert that the gate of `best` chooses first in every cell, in colours of increasing lightness."""
+    colours = colormaps["viridis"](np.linspace(0, 1, experts.count))
+    norm = BoundaryNorm(np.arange(experts.count + 1) + 0.5, experts.count)
+    scale = ColourScale(norm, ListedColormap(colours), "expert", "neither")
+    chosen = np.asarray(experts.chosen, float) + 1
+    used = np.unique(chosen[np.isfinite(chosen)])
+    note = (
+        f"The expert that the gate of {best} puts first in each cell of {case}, in the layer {experts.layer}; "
+        f"{len(used)} of {experts.count} experts are first somewhere. The order of their numbers has no meaning."
+    )
+    panel = map_panel(coast, chosen, scale, "")
+    step = -(-experts.count // 10)
+    panel.figure.axes[1].set_xticks(range(1, experts.count + 1, step))
+    panel.figure.axes[1].set_xticks([], minor=True)
+    return Drawing(
+        "experts", "experts", "Experts of the mixture", note, (panel,), map_numbers(coast.grid, {"expert": chosen})
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from data_pipeline.task import Variable
@@ -18,7 +17,7 @@ from evaluation.report.tables import (
     format_percent,
     format_ratio,
     variable_title,
-    with_interval,
+    with_ends,
 )
 from evaluation.tables.score_rows import GLOBAL, OVERALL, ScoreRow
 
@@ -119,4 +118,4 @@ def _gain_cell(row: ScoreRow | None) -> str:
         return NO_REFERENCE
     interval = None if math.isnan(row.skill_low) else (row.skill_low, row.skill_high)
     mark = "" if interval is None else "▲ " if interval[0] > 0 else "▼ " if interval[1] < 0 else ""
-    return mark + with_interval(row.skill, interval, partial(format_percent, sign=True), format_bound)
+    return mark + with_ends(format_percent(row.skill, sign=True), map(format_bound, interval or ()))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evaluation.report.tables import amount_decimals, display_of, with_minus
+from evaluation.report.tables import amount_decimals, display_of, with_ends, with_minus
 from evaluation.scoring.scoreboard import MAIN_SCORES
 
 KINDS = ("lead", "region", "season", "hour")
@@ -80,7 +80,7 @@ class Series:
         if value is None:
             return "–"
         text = self.text(value, self.signed) + (" %" if self.units == "%" else "") + mark
-        return f"{text} [{self.text(interval[0])}, {self.text(interval[1])}]" if interval else text
+        return with_ends(text, map(self.text, interval or ()))
 
 
 def list_series(scores: Mapping[str, Any]) -> list[Series]:

@@ -11,11 +11,36 @@ import numpy as np
 
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
+from evaluation.tables.csv_tables import StartScores
 from evaluation.tables.score_rows import ScoreRow
-from evaluation.tables.start_table import StartScores
 
 PLUME_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the corrected quantiles of a plume."""
+
+
+def position_of(grid: Grid, cell: tuple[int, int]) -> tuple[float, float]:
+    """Return latitude and longitude of a cell, the longitude from -180 to 180."""
+    latitude = float(np.broadcast_to(grid.cell_latitudes, grid.shape)[cell])
+    longitude = float(np.broadcast_to(grid.cell_longitudes, grid.shape)[cell])
+    return latitude, (longitude + 180) % 360 - 180
+
+
+def place_name(grid: Grid, cell: tuple[int, int]) -> str:
+    """Return the position of a cell as text, with the id of a station.
+
+    >>> place_name(Grid((40.0, 30.0), (0.0, 90.0, 180.0, 270.0)), (1, 3))
+    '30°N 90°W'
+    """
+    latitude, longitude = position_of(grid, cell)
+    place = f"{abs(latitude):.4g}°{'S' if latitude < 0 else 'N'} {abs(longitude):.4g}°{'W' if longitude < 0 else 'E'}"
+    return f"{grid.ids[cell[0]]}, {place}" if isinstance(grid, Points) and grid.ids else place
+
+
+def forecast_text(init_time: int, lead_time: int) -> str:
+    """Return start (seconds since 1970), lead time (hours) and valid time of a forecast as text."""
+    start = datetime.fromtimestamp(init_time, UTC)
+    end = start + timedelta(hours=lead_time)
+    return f"{start:%-d %B %Y, %H} UTC + {lead_time} h, valid {end:%-d %B %Y, %H} UTC"
 
 
 @dataclass(frozen=True)
@@ -32,20 +57,6 @@ class Plume:
     members: np.ndarray
     quantiles: np.ndarray
     truth: np.ndarray
-
-    def place(self, grid: Grid) -> str:
-        """Return the place as text, with the id of a station.
-
-        >>> nothing = np.zeros(0)
-        >>> Plume("", (1, 3), nothing, nothing, nothing, nothing).place(Grid((40.0, 30.0), (0.0, 90.0, 180.0, 270.0)))
-        '30°N 90°W'
-        """
-        latitude = float(np.broadcast_to(grid.cell_latitudes, grid.shape)[self.cell])
-        longitude = (float(np.broadcast_to(grid.cell_longitudes, grid.shape)[self.cell]) + 180) % 360 - 180
-        place = (
-            f"{abs(latitude):.4g}°{'S' if latitude < 0 else 'N'} {abs(longitude):.4g}°{'W' if longitude < 0 else 'E'}"
-        )
-        return f"{grid.ids[self.cell[0]]}, {place}" if isinstance(grid, Points) and grid.ids else place
 
 
 @dataclass(frozen=True)
@@ -64,9 +75,7 @@ class ExampleForecast:
     @property
     def valid(self) -> str:
         """Start and valid time as text."""
-        start = datetime.fromtimestamp(self.init_time, UTC)
-        end = start + timedelta(hours=self.lead_time)
-        return f"{start:%-d %B %Y, %H} UTC + {self.lead_time} h, valid {end:%-d %B %Y, %H} UTC"
+        return forecast_text(self.init_time, self.lead_time)
 
 
 @dataclass(frozen=True)

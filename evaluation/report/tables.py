@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from data_pipeline.common.messages import listed
 from data_pipeline.dates import Dates
 from data_pipeline.ledger import omission_texts
 from data_pipeline.task import Variable
@@ -50,9 +51,7 @@ def forecast_title(scores: Mapping[str, Any]) -> str:
     >>> forecast_title({"target": "2t:24h-mean", "lead_times": [48]})
     'Mean of 2 m temperature over 24 h, 48 h ahead'
     """
-    *leads, last = map(str, scores["lead_times"])
-    lead = f"{', '.join(leads)} and {last}" if leads else last
-    return f"{variable_title(Variable.parse(scores['target']))}, {lead} h ahead"
+    return f"{variable_title(Variable.parse(scores['target']))}, {listed(scores['lead_times'])} h ahead"
 
 
 def variable_title(variable: Variable) -> str:
@@ -258,18 +257,13 @@ def _valid(model: Mapping[str, Any], key: str, sign: bool = False) -> tuple[str,
 
 def _plain(model: Mapping[str, Any], key: str) -> str:
     text, interval = _valid(model, key, sign=True)
-    return text + (f" [{format_bound(interval[0])}, {format_bound(interval[1])}]" if interval else "")
+    return with_ends(text, map(format_bound, interval or ()))
 
 
-def with_interval(
-    value: float | None,
-    interval: Sequence[float] | None,
-    show: Callable[[float | None], str],
-    show_end: Callable[[float], str] | None = None,
-) -> str:
-    """Return a number as text, with its interval if there is one."""
-    ends = map(show_end or show, interval or ())
-    return f"{show(value)} [{', '.join(ends)}]" if interval else show(value)
+def with_ends(text: str, ends: Iterable[str]) -> str:
+    """Return a number as text with the ends of its interval, if both are known."""
+    shown = [*ends]
+    return f"{text} [{', '.join(shown)}]" if shown and "–" not in shown else text
 
 
 def with_minus(text: str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from evaluation.report.tables import PageTable, format_amount, format_percent, with_interval
+from data_pipeline.common.messages import listed
+from evaluation.report.tables import PageTable, format_amount, format_percent, with_ends
 from evaluation.significance.intervals import ENOUGH_YEARS
 
 BETTER, WORSE, OPEN = "better", "worse", "not shown"
@@ -37,10 +38,10 @@ def verdict(scores: Mapping[str, Any]) -> str:
     name = f"**{best}**"
     if not better and not worse:
         return f"Nothing is shown: every difference to {name} may be chance."
-    shown = [f"a lower CRPS than {_listed(better)}"] if better else []
-    shown += [f"a higher CRPS than {_listed(worse)}"] if worse else []
+    shown = [f"a lower CRPS than {_names(better)}"] if better else []
+    shown += [f"a higher CRPS than {_names(worse)}"] if worse else []
     text = f"Shown: {name} has {' and '.join(shown)}"
-    return text + (f"; not shown: a difference between {name} and {_listed(equal, 'or')}." if equal else ".")
+    return text + (f"; not shown: a difference between {name} and {_names(equal, 'or')}." if equal else ".")
 
 
 def pairs_table(scores: Mapping[str, Any]) -> PageTable | None:
@@ -50,7 +51,7 @@ def pairs_table(scores: Mapping[str, Any]) -> PageTable | None:
         return None
     show = partial(format_amount, scores=scores, sign=True)
     found = {
-        (name, other): f"{with_interval(pair['crps_minus'], pair['ci95'], show)}\n{result}"
+        (name, other): f"{with_ends(show(pair['crps_minus']), map(show, pair['ci95'] or ()))}\n{result}"
         for (name, other), result in results(scores).items()
         for pair in [scores["pairs"][name][other]]
     }
@@ -82,7 +83,7 @@ def years_note(scores: Mapping[str, Any]) -> str:
     return (
         f"The starts are in {count} year{'s' * (count != 1)}, too few to show how much years differ. A difference to "
         f"**{best}** may be chance if the years vary by more than this share of the variance of single starts: "
-        f"{_joined(parts, 'and')}."
+        f"{listed(parts)}."
     )
 
 
@@ -92,12 +93,8 @@ def _runs_note(scores: Mapping[str, Any]) -> str:
     described = [f"**{name}** ({count} runs)" for name, count in counts.items()]
     if not described:
         return ""
-    return f" Scores of {_joined(described, 'and')} are means over training runs; intervals hold over dates and seeds."
+    return f" Scores of {listed(described)} are means over training runs; intervals hold over dates and seeds."
 
 
-def _listed(names: Iterable[str], word: str = "and") -> str:
-    return _joined([f"**{name}**" for name in names], word)
-
-
-def _joined(texts: list[str], word: str) -> str:
-    return f" {word} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+def _names(names: Iterable[str], word: str = "and") -> str:
+    return listed((f"**{name}**" for name in names), word)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from evaluation.kernels.edge_search import bins_between
 from evaluation.scores.case import Case
 from evaluation.scores.ratios import divide
-from evaluation.scores.score import Binned, CellStatistic, Settings
+from evaluation.scores.score import Binned, CellStatistic, Score, Settings
 
 _LOW = np.concatenate(
     [
@@ -93,8 +95,6 @@ forecast probability p divided by those of c: q = p(1 - c)/(p(1 - c) + (1 - p)c)
 forecast then gains nothing from the knowledge where the event is frequent (Hamill & Juras 2006, doi:10.1256/qj.06.25).
 Without climatology c is 1/2, q is p, and all cases weigh the same.
 """
-EVENT_KNOWN = CellStatistic(lambda case: case.once(known_events), size=lambda settings: threshold_count(settings))
-"""1 where the event has a limit. Scores of thresholds are divided by its average, so that only these cells count."""
 
 
 def threshold_count(settings: Settings) -> int:
@@ -110,6 +110,19 @@ def threshold_labels(settings: Settings, target: int) -> tuple[str, ...]:
 def no_thresholds(settings: Settings) -> str:
     """Return why scores of thresholds cannot be computed, "" if they can."""
     return "" if threshold_count(settings) else "there are no thresholds; give some by the option thresholds"
+
+
+EVENT_KNOWN = CellStatistic(lambda case: case.once(known_events), size=threshold_count)
+"""1 where the event has a limit. Scores of thresholds are divided by its average, so that only these cells count."""
+
+
+def where_known(name: str, cells: Callable[[Case], Tensor]) -> dict[str, CellStatistic]:
+    """Return the statistics of a score with a number for each event, which counts where the event is known."""
+    return {name: CellStatistic(cells, size=threshold_count), "event_known": EVENT_KNOWN}
+
+
+event_score = partial(Score, labels=threshold_labels, missing=no_thresholds)
+"""A score with a number for each threshold."""
 
 
 def what_is_mixed(settings: Settings) -> str:

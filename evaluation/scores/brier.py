@@ -8,19 +8,15 @@ from torch import Tensor
 
 from evaluation.scores.binned_probability import (
     BINS,
-    EVENT_KNOWN,
     PROBABILITY_BINS,
     ProbabilityBins,
-    no_thresholds,
+    event_score,
     of_known,
     outcomes,
     probabilities,
-    threshold_count,
-    threshold_labels,
+    where_known,
 )
 from evaluation.scores.case import Case
-from evaluation.scores.ratios import divide
-from evaluation.scores.score import CellStatistic, Score
 from models.distribution import Distribution
 
 MURPHY = "Murphy 1973, doi:10.1175/1520-0450(1973)012<0595:ANVPOT>2.0.CO;2"
@@ -65,35 +61,26 @@ def _part(number: int, probability_bins: np.ndarray) -> np.ndarray:
     return brier_parts(ProbabilityBins.of_thresholds(probability_bins))[number]
 
 
-BRIER = Score(
+BRIER = event_score(
     name="brier",
     title="Brier score",
     text="Mean of (p − o)²: p is the forecast probability that the threshold is passed, o is 1 if it was and 0 if not.",
     reference="Brier 1950, doi:10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2",
-    statistics={
-        "brier": CellStatistic(lambda case: case.once(_brier), size=threshold_count),
-        "event_known": EVENT_KNOWN,
-    },
-    value=lambda brier, event_known: divide(brier, event_known),
+    statistics=where_known("brier", lambda case: case.once(_brier)),
     best="low",
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
-BRIER_FAIR = Score(
+BRIER_FAIR = event_score(
     name="brier_fair",
     title="fair Brier score",
     text="The Brier score that infinitely many members of the same kind would have: (p − o)² − p(1 − p)/(M − 1). Equal "
     "to the Brier score for a distribution in closed form.",
     reference="Ferro 2014, doi:10.1002/qj.2270",
-    statistics={"brier_fair": CellStatistic(_brier_fair, size=threshold_count), "event_known": EVENT_KNOWN},
-    value=lambda brier_fair, event_known: divide(brier_fair, event_known),
+    statistics=where_known("brier_fair", _brier_fair),
     best="low",
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
-BRIER_RELIABILITY = Score(
+BRIER_RELIABILITY = event_score(
     name="brier_reliability",
     title="reliability part of the Brier score",
     text=f"Σ n (p − o)² over {BINS} bins of the probability, with the share n of the cases, their mean probability "
@@ -103,10 +90,8 @@ BRIER_RELIABILITY = Score(
     value=lambda probability_bins: _part(0, probability_bins),
     best="zero",
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
-BRIER_RESOLUTION = Score(
+BRIER_RESOLUTION = event_score(
     name="brier_resolution",
     title="resolution part of the Brier score",
     text="Σ n (o − s)² over the same bins, with the frequency s of the event over all cases: high if the forecast "
@@ -117,10 +102,8 @@ BRIER_RESOLUTION = Score(
     value=lambda probability_bins: _part(1, probability_bins),
     best="high",
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
-BRIER_UNCERTAINTY = Score(
+BRIER_UNCERTAINTY = event_score(
     name="brier_uncertainty",
     title="uncertainty part of the Brier score",
     text="s(1 − s) with the frequency s of the event: the Brier score of the constant forecast s, equal for all "
@@ -130,7 +113,5 @@ BRIER_UNCERTAINTY = Score(
     value=lambda probability_bins: _part(2, probability_bins),
     best=None,
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
 SCORES = (BRIER, BRIER_FAIR, BRIER_RELIABILITY, BRIER_RESOLUTION, BRIER_UNCERTAINTY)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from evaluation.scores.score import CellStatistic, Score
 
 PLAIN_CRPS = Score(
@@ -13,7 +11,6 @@ PLAIN_CRPS = Score(
     "single number it is the absolute error; for M members, 1/M Σ|xᵢ − y| − 1/(2M²) ΣΣ|xᵢ − xⱼ|.",
     reference="Gneiting & Raftery 2007, doi:10.1198/016214506000001437",
     statistics={"crps": CellStatistic(lambda case: case.crps, map=True)},
-    value=lambda crps: np.asarray(crps),
     best="low",
     default=True,
 )
@@ -24,7 +21,6 @@ FAIR_CRPS = Score(
     "2M(M − 1). Equal to the CRPS for a distribution in closed form.",
     reference="Ferro 2014, doi:10.1002/qj.2270",
     statistics={"crps_fair": CellStatistic(lambda case: case.crps_fair, map=True)},
-    value=lambda crps_fair: np.asarray(crps_fair),
     best="low",
     default=True,
 )

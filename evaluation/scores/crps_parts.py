@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from evaluation.scores.case import Case
-from evaluation.scores.score import CellStatistic, Score, Settings
+from evaluation.scores.score import CellStatistic, Score
 from models.distribution import Distribution, in_double
 
 HERSBACH = "Hersbach 2000, doi:10.1175/1520-0434(2000)015<0559:DOTCRP>2.0.CO;2"
@@ -67,10 +67,6 @@ def hersbach_parts(gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return reliability + (ends * rare).sum(-1), potential + (ends * (1 - rare)).sum(-1)
 
 
-def _kernel_labels(settings: Settings, target: int) -> tuple[str, ...]:
-    return KERNEL_PARTS
-
-
 GAPS = CellStatistic(_gaps, size=lambda settings: 2 * settings.bins)
 _MEMBERS = (
     "Only for as many members as the raw ensemble has, such as those that correct writes: null for distributions. Few "
@@ -83,10 +79,9 @@ CRPS_PARTS = Score(
     "draws X and X′ of the forecast. The CRPS is over-forecast + under-forecast − spread. The fair CRPS of M members "
     "has the same first two, and M/(M − 1) times the spread.",
     reference="Gneiting & Raftery 2007, doi:10.1198/016214506000001437",
-    statistics={"crps_parts": CellStatistic(_kernel_parts, size=lambda settings: len(KERNEL_PARTS))},
-    value=lambda crps_parts: np.asarray(crps_parts),
+    statistics={"crps_parts": CellStatistic(_kernel_parts, size=len(KERNEL_PARTS))},
     best=None,
-    labels=_kernel_labels,
+    labels=KERNEL_PARTS,
 )
 CRPS_RELIABILITY = Score(
     name="crps_reliability",

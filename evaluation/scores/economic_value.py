@@ -9,13 +9,14 @@ import numpy as np
 from evaluation.scores.binned_probability import (
     BALANCED_BINS,
     EDGES,
+    event_score,
     no_thresholds,
     rates,
     threshold_labels,
     what_is_mixed,
 )
 from evaluation.scores.ratios import divide
-from evaluation.scores.score import Diagram, Score, Settings
+from evaluation.scores.score import Diagram, Settings
 
 RICHARDSON = "Richardson 2000, doi:10.1002/qj.49712656313; Hamill & Juras 2006, doi:10.1256/qj.06.25"
 
@@ -59,7 +60,7 @@ def _note(settings: Settings) -> str:
     )
 
 
-LARGEST_VALUE = Score(
+LARGEST_VALUE = event_score(
     name="economic_value",
     title="largest economic value",
     text="The largest relative economic value over all users and warnings: the largest difference of hit rate and "
@@ -69,8 +70,6 @@ LARGEST_VALUE = Score(
     value=_largest,
     best="one",
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
     note=what_is_mixed,
 )
 VALUE_CURVE = Diagram(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,6 @@ from torch import Tensor
 from data_pipeline.statistics.efi import index_of_shares
 from evaluation.scores.binned_probability import share_from
 from evaluation.scores.case import Case
-from evaluation.scores.ratios import divide
 from evaluation.scores.roc import area_below
 from evaluation.scores.score import Binned, CellStatistic, Score, Settings
 from evaluation.scores.threshold import climate_quantile
@@ -179,12 +180,9 @@ def _area(averages: np.ndarray) -> np.ndarray:
     return area_below(share_from(events), share_from(share - events))
 
 
-def _tails(settings: Settings, target: int) -> tuple[str, ...]:
-    return tuple(TAILS)
-
-
 KNOWN = CellStatistic(_known)
 CLIMATE_KNOWN = CellStatistic(lambda case: (~case.once(unknown_climate)).to(case.truth))
+_climate_score = partial(Score, units="", missing=no_climatology)
 EECRPS_PLAIN = Score(
     name="eecrps",
     title="EECRPS",
@@ -193,7 +191,6 @@ EECRPS_PLAIN = Score(
     "mean of |EFI|, so only values with the same climate and the same form of the EFI can be compared.",
     reference=EECRPS_REFERENCE,
     statistics={"eecrps": CellStatistic(lambda case: _weighted(case, case.crps)), "efi_known": KNOWN},
-    value=lambda eecrps, efi_known: divide(eecrps, efi_known),
     best="low",
     missing=no_extremeness,
 )
@@ -203,50 +200,42 @@ EECRPS_FAIR = Score(
     text="The EECRPS with the fair CRPS in place of the CRPS.",
     reference=EECRPS_REFERENCE + "; Ferro 2014, doi:10.1002/qj.2270",
     statistics={"eecrps_fair": CellStatistic(lambda case: _weighted(case, case.crps_fair)), "efi_known": KNOWN},
-    value=lambda eecrps_fair, efi_known: divide(eecrps_fair, efi_known),
     best="low",
     missing=no_extremeness,
 )
-MEAN_INDEX = Score(
+MEAN_INDEX = _climate_score(
     name="efi",
     title="mean |EFI|",
     text="Mean absolute extreme forecast index of the model's own forecast, with the climatology as climate: how "
     "often and how far a forecast departs from it.",
     reference=EFI_REFERENCE,
     statistics={"efi_absolute": CellStatistic(_absolute), "climate_known": CLIMATE_KNOWN},
-    value=lambda efi_absolute, climate_known: divide(efi_absolute, climate_known),
     best=None,
-    units="",
-    missing=no_climatology,
 )
-INDEX_AREA = Score(
+INDEX_AREA = _climate_score(
     name="efi_roc_area",
     title="ROC area of the EFI",
     text="The chance that the extreme forecast index of the model was more extreme in a case beyond the 5th or 95th "
     "percentile of the climatology than in another case, from 100 bins.",
     reference=EFI_REFERENCE,
-    statistics={"efi_bins": CellStatistic(_by_index, size=lambda settings: 2 * len(TAILS) * INDEX_BINS)},
+    statistics={"efi_bins": CellStatistic(_by_index, size=2 * len(TAILS) * INDEX_BINS)},
     value=lambda efi_bins: _area(efi_bins),
     best="one",
-    units="",
-    labels=_tails,
-    missing=no_climatology,
+    labels=tuple(TAILS),
 )
-SHIFT_AREA = Score(
+SHIFT_AREA = _climate_score(
     name="sot_roc_area",
     title="ROC area of the shift of tails",
     text="The same chance for the shift of tails (SOT): the forecast's 90th percentile minus the climatology's 99th, "
     "divided by the difference of the climatology's 99th and 90th; for the lower tail the 10th and the 1st. From 100 "
     "bins between −10 and 10.",
     reference=SOT_REFERENCE,
-    statistics={"sot_bins": CellStatistic(_by_shift, size=lambda settings: 2 * len(TAILS) * INDEX_BINS)},
+    statistics={"sot_bins": CellStatistic(_by_shift, size=2 * len(TAILS) * INDEX_BINS)},
     value=lambda sot_bins: _area(sot_bins),
     best="one",
-    units="",
-    labels=_tails,
-    missing=no_climatology,
+    labels=tuple(TAILS),
 )
-CROSSING_SCORE = Score(
+CROSSING_SCORE = _climate_score(
     name="diagonal_score",
     title="diagonal score of the crossing point",
     text="The crossing-point forecast (CPF) is the level at which the quantiles of the forecast fall below those of "
@@ -254,9 +243,6 @@ CROSSING_SCORE = Score(
     "score is the integral over all τ.",
     reference="Ben Bouallègue 2021, doi:10.1080/16000870.2021.1913007",
     statistics={"diagonal_score": CellStatistic(_diagonal), "climate_known": CLIMATE_KNOWN},
-    value=lambda diagonal_score, climate_known: divide(diagonal_score, climate_known),
     best="low",
-    units="",
-    missing=no_climatology,
 )
 SCORES = (EECRPS_PLAIN, EECRPS_FAIR, MEAN_INDEX, INDEX_AREA, SHIFT_AREA, CROSSING_SCORE)

@@ -18,7 +18,6 @@ from data_pipeline.grid import Grid
 from evaluation.kernels.vector_scores import vector_scores
 from evaluation.scores.case import Case
 from evaluation.scores.extremes import no_climatology
-from evaluation.scores.ratios import divide
 from evaluation.scores.score import CellStatistic, Joint, Score, Settings
 
 SIDE = 4
@@ -196,7 +195,6 @@ def scores_over(vectors: Vectors) -> Iterator[Score]:
                 name: CellStatistic(partial(_numbered, vectors, number), joint=vectors.joint),
                 f"{vectors.joint}_known": known,
             },
-            value=partial(_average, name, f"{vectors.joint}_known"),
             best="low",
             units=vectors.units,
             missing=vectors.missing,
@@ -205,10 +203,6 @@ def scores_over(vectors: Vectors) -> Iterator[Score]:
 
 def _numbered(vectors: Vectors, number: int, case: Case) -> Tensor:
     return case.once(vectors.scores)[number]
-
-
-def _average(name: str, known: str, **averages: np.ndarray) -> np.ndarray:
-    return divide(averages[name], averages[known])
 
 
 SCORES = tuple(score for vectors in (Cells(), LeadTimes(), Targets()) for score in scores_over(vectors))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from evaluation.scores.score import CellStatistic, Score
 
 LOG_SCORE = Score(
@@ -15,7 +13,6 @@ LOG_SCORE = Score(
     reference="Good 1952, doi:10.1111/j.2517-6161.1952.tb00104.x; Gneiting & Raftery 2007, "
     "doi:10.1198/016214506000001437",
     statistics={"log_score": CellStatistic(lambda case: -case.forecast.log_prob(case.truth))},
-    value=lambda log_score: np.asarray(log_score),
     best="low",
     units="",
     zero=False,

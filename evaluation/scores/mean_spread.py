@@ -27,7 +27,6 @@ BIAS = Score(
     text="Mean of the forecast's mean minus the analysis.",
     reference="Wilks 2019, Statistical Methods in the Atmospheric Sciences, doi:10.1016/C2017-0-03921-6",
     statistics={"error": ERROR},
-    value=lambda error: np.asarray(error),
     best="zero",
     default=True,
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from evaluation.scores.case import Case
-from evaluation.scores.score import CellStatistic, Score, Settings
+from evaluation.scores.score import CellStatistic, Score
 from evaluation.scores.threshold import resolved_quantiles
 from models.distribution import Distribution
 
@@ -84,23 +83,11 @@ def _interval_score(case: Case) -> Tensor:
     return torch.stack([(scores[low] + scores[high]) / LEVELS[low] for low, high in INTERVALS.values()])
 
 
-def _interval_labels(settings: Settings, target: int) -> tuple[str, ...]:
-    return tuple(INTERVALS)
-
-
-def _level_labels(settings: Settings, target: int) -> tuple[str, ...]:
-    return tuple(f"{level:g}" for level in LEVELS)
-
-
-def _intervals(settings: Settings) -> int:
-    return len(INTERVALS)
-
-
 _MEMBERS = (
     " The k-th of M members has the level k/(M + 1); beyond the first and the last member there is no quantile, and "
     "the score is null."
 )
-QUANTILE_SCORES = CellStatistic(lambda case: case.once(_quantile_scores), size=lambda settings: len(LEVELS))
+QUANTILE_SCORES = CellStatistic(lambda case: case.once(_quantile_scores), size=len(LEVELS))
 QUANTILE_SCORE = Score(
     name="quantile_score",
     title="quantile score",
@@ -108,9 +95,8 @@ QUANTILE_SCORE = Score(
     "The CRPS is twice its integral over all levels." + _MEMBERS,
     reference="Koenker & Bassett 1978, doi:10.2307/1913643; Gneiting & Raftery 2007, doi:10.1198/016214506000001437",
     statistics={"quantile_score": QUANTILE_SCORES},
-    value=lambda quantile_score: np.asarray(quantile_score),
     best="low",
-    labels=_level_labels,
+    labels=tuple(f"{level:g}" for level in LEVELS),
 )
 MAE = Score(
     name="mae",
@@ -127,21 +113,19 @@ COVERAGE = Score(
     text="Share of the cases in which the analysis lies in the central interval; its nominal coverage if the forecast "
     "is calibrated." + _MEMBERS,
     reference="Gneiting & Raftery 2007, doi:10.1198/016214506000001437",
-    statistics={"interval_coverage": CellStatistic(_inside, size=_intervals)},
-    value=lambda interval_coverage: np.asarray(interval_coverage),
+    statistics={"interval_coverage": CellStatistic(_inside, size=len(INTERVALS))},
     best=None,
     units="",
-    labels=_interval_labels,
+    labels=tuple(INTERVALS),
 )
 WIDTH = Score(
     name="interval_width",
     title="width of central intervals",
     text="Mean width of the central interval: the narrower the better, if the coverage is right." + _MEMBERS,
     reference="Gneiting, Balabdaoui & Raftery 2007, doi:10.1111/j.1467-9868.2007.00587.x",
-    statistics={"interval_width": CellStatistic(_width, size=_intervals)},
-    value=lambda interval_width: np.asarray(interval_width),
+    statistics={"interval_width": CellStatistic(_width, size=len(INTERVALS))},
     best=None,
-    labels=_interval_labels,
+    labels=tuple(INTERVALS),
 )
 INTERVAL_SCORE = Score(
     name="interval_score",
@@ -149,9 +133,8 @@ INTERVAL_SCORE = Score(
     text="Width of the central interval with nominal coverage 1 − α, plus 2/α times the distance of an analysis "
     "outside from it: rewards narrow intervals that contain the analysis." + _MEMBERS,
     reference="Winkler 1972, doi:10.2307/2284720; Gneiting & Raftery 2007, doi:10.1198/016214506000001437",
-    statistics={"interval_score": CellStatistic(_interval_score, size=_intervals)},
-    value=lambda interval_score: np.asarray(interval_score),
+    statistics={"interval_score": CellStatistic(_interval_score, size=len(INTERVALS))},
     best="low",
-    labels=_interval_labels,
+    labels=tuple(INTERVALS),
 )
 SCORES = (QUANTILE_SCORE, MAE, COVERAGE, WIDTH, INTERVAL_SCORE)

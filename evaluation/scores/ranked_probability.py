@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from evaluation.scores.brier import sampling_variance
 from evaluation.scores.case import Case
 from evaluation.scores.extremes import no_climatology
 from evaluation.scores.ratios import skill
-from evaluation.scores.score import CellStatistic, Score, Settings
+from evaluation.scores.score import CellStatistic, Score
 from evaluation.scores.threshold import resolved_quantiles
 from models.distribution import Distribution
 
@@ -49,52 +50,31 @@ def _score(case: Case, forecast: Distribution | None, fair: bool = False) -> Ten
     return torch.stack(scores).masked_fill(case.once(_known) == 0, 0)
 
 
-def _count(settings: Settings) -> int:
-    return len(CATEGORIES)
-
-
-def _labels(settings: Settings, target: int) -> tuple[str, ...]:
-    return tuple(CATEGORIES)
-
-
-CATEGORIES_KNOWN = CellStatistic(lambda case: case.once(_known), size=_count)
-RPS_CELLS = CellStatistic(lambda case: _score(case, case.forecast), size=_count)
-RPS_FAIR_CELLS = CellStatistic(lambda case: _score(case, case.forecast, fair=True), size=_count)
-RPS_CLIMATE_CELLS = CellStatistic(lambda case: _score(case, case.climate), size=_count)
-
-
-def _of_known(total: np.ndarray, known: np.ndarray) -> np.ndarray:
-    return total / np.where(known > 0, known, np.nan)
-
-
+CATEGORIES_KNOWN = CellStatistic(lambda case: case.once(_known), size=len(CATEGORIES))
+RPS_CELLS = CellStatistic(lambda case: _score(case, case.forecast), size=len(CATEGORIES))
+RPS_FAIR_CELLS = CellStatistic(lambda case: _score(case, case.forecast, fair=True), size=len(CATEGORIES))
+RPS_CLIMATE_CELLS = CellStatistic(lambda case: _score(case, case.climate), size=len(CATEGORIES))
+_category_score = partial(Score, units="", labels=tuple(CATEGORIES), missing=no_climatology)
 RPS_REFERENCE = "Epstein 1969, doi:10.1175/1520-0450(1969)008<0985:ASSFPF>2.0.CO;2"
 FERRO = "Ferro 2014, doi:10.1002/qj.2270"
-RPS = Score(
+RPS = _category_score(
     name="rps",
     title="RPS",
     text="Σ (F(x) − 1{y ≤ x})² over the limits x between terciles or quintiles of the climatology of the cell and the "
     "season: the sum of the Brier scores of all limits, not divided by their number.",
     reference=RPS_REFERENCE,
     statistics={"rps": RPS_CELLS, "categories_known": CATEGORIES_KNOWN},
-    value=lambda rps, categories_known: _of_known(rps, categories_known),
     best="low",
-    units="",
-    labels=_labels,
-    missing=no_climatology,
 )
-RPS_FAIR = Score(
+RPS_FAIR = _category_score(
     name="rps_fair",
     title="fair RPS",
     text="The RPS that infinitely many members of the same kind would have: each term is less F(1 − F)/(M − 1).",
     reference=FERRO,
     statistics={"rps_fair": RPS_FAIR_CELLS, "categories_known": CATEGORIES_KNOWN},
-    value=lambda rps_fair, categories_known: _of_known(rps_fair, categories_known),
     best="low",
-    units="",
-    labels=_labels,
-    missing=no_climatology,
 )
-RPSS = Score(
+RPSS = _category_score(
     name="rpss",
     title="RPSS",
     text="1 − RPS / RPS of the climatology: 0 for a forecast that is as good as the climatology, 1 for a perfect one.",
@@ -102,11 +82,8 @@ RPSS = Score(
     statistics={"rps": RPS_CELLS, "rps_climate": RPS_CLIMATE_CELLS},
     value=lambda rps, rps_climate: skill(rps, rps_climate),
     best="one",
-    units="",
-    labels=_labels,
-    missing=no_climatology,
 )
-RPSS_FAIR = Score(
+RPSS_FAIR = _category_score(
     name="rpss_fair",
     title="fair RPSS",
     text="1 − fair RPS / RPS of the climatology.",
@@ -114,8 +91,5 @@ RPSS_FAIR = Score(
     statistics={"rps_fair": RPS_FAIR_CELLS, "rps_climate": RPS_CLIMATE_CELLS},
     value=lambda rps_fair, rps_climate: skill(rps_fair, rps_climate),
     best="one",
-    units="",
-    labels=_labels,
-    missing=no_climatology,
 )
 SCORES = (RPS, RPS_FAIR, RPSS, RPSS_FAIR)

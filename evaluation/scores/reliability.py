@@ -11,11 +11,12 @@ from evaluation.scores.binned_probability import (
     BINS,
     PROBABILITY_BINS,
     ProbabilityBins,
+    event_score,
     no_thresholds,
     threshold_labels,
 )
 from evaluation.scores.effective_cases import cases_per_weight
-from evaluation.scores.score import Diagram, Score, Settings
+from evaluation.scores.score import Diagram, Settings
 
 CORP = "Dimitriadis, Gneiting & Jordan 2021, doi:10.1073/pnas.2016191118"
 SHOWN_BINS = 11
@@ -80,7 +81,7 @@ def _part(number: int, probability_bins: np.ndarray) -> np.ndarray:
     return corp_parts(ProbabilityBins.of_thresholds(probability_bins))[number]
 
 
-MISCALIBRATION = Score(
+MISCALIBRATION = event_score(
     name="brier_miscalibration",
     title="miscalibration",
     text="By how much isotonic regression, which replaces each probability by the frequency of the event, would lower "
@@ -91,10 +92,8 @@ MISCALIBRATION = Score(
     value=lambda probability_bins: _part(0, probability_bins),
     best="zero",
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
-DISCRIMINATION = Score(
+DISCRIMINATION = event_score(
     name="brier_discrimination",
     title="discrimination",
     text="By how much the Brier score of the probabilities after isotonic regression is below that of the base rate. "
@@ -104,8 +103,6 @@ DISCRIMINATION = Score(
     value=lambda probability_bins: _part(1, probability_bins),
     best="high",
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
 RELIABILITY_CURVE = Diagram(
     name="reliability",

@@ -9,12 +9,13 @@ import numpy as np
 from evaluation.scores.binned_probability import (
     BALANCED_BINS,
     EDGES,
+    event_score,
     no_thresholds,
     rates,
     threshold_labels,
     what_is_mixed,
 )
-from evaluation.scores.score import Diagram, Score, Settings
+from evaluation.scores.score import Diagram, Settings
 
 ROC_REFERENCE = (
     "Mason 1982, Aust. Met. Mag. 30, 291-303; Wilks 2019, doi:10.1016/C2017-0-03921-6; Hamill & Juras 2006, "
@@ -42,7 +43,7 @@ def _curves(settings: Settings, target: int, balanced_bins: np.ndarray) -> Mappi
     return found
 
 
-ROC_AREA = Score(
+ROC_AREA = event_score(
     name="roc_area",
     title="ROC area",
     text="The chance that a case with the event had a higher forecast probability than a case without it: the area "
@@ -52,8 +53,6 @@ ROC_AREA = Score(
     value=_area,
     best="one",
     units="",
-    labels=threshold_labels,
-    missing=no_thresholds,
     note=what_is_mixed,
 )
 ROC = Diagram(

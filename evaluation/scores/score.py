@@ -17,6 +17,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from data_pipeline.variables.thresholds import Threshold
 from evaluation.scores.case import Case
+from evaluation.scores.ratios import divide
 
 Joint = Literal["cells", "lead_times", "targets"]
 
@@ -65,20 +66,31 @@ class Settings:
 class CellStatistic:
     """A function of a case that can be averaged over cells and forecasts.
 
-    `cells` returns (B, T, H, W), or (K, B, T, H, W) or `Binned` with K = `size(settings)` numbers a cell. With `map`,
+    `cells` returns (B, T, H, W), or (K, B, T, H, W) or `Binned` with K = `size` numbers a cell, which may depend on the
+    settings. With `map`,
     which needs one number a cell, the average over time is kept for every cell too. A `joint` statistic depends on the
     values of each member in several cells, lead times or targets; others do not depend on which member has which value.
     """
 
     cells: Callable[[Case], Tensor | Binned]
-    size: Callable[[Settings], int] | None = None
+    size: int | Callable[[Settings], int] | None = None
     map: bool = False
     joint: Joint | None = None
+
+    def shape(self, settings: Settings) -> tuple[int, ...]:
+        """Return (K,), or () for one number a cell."""
+        return () if self.size is None else (self.size if isinstance(self.size, int) else self.size(settings),)
 
 
 def always(settings: Settings) -> str:
     """Return "": the score can be computed, and is the same, with any settings."""
     return ""
+
+
+def average_where_known(**averages: np.ndarray) -> np.ndarray:
+    """Return the average of the first statistic, divided by that of the second one, if any: 1 where it is known."""
+    first, *known = averages.values()
+    return divide(first, *known) if known else np.asarray(first)
 
 
 @dataclass(frozen=True)
@@ -99,15 +111,19 @@ class Score:
     text: str
     reference: str
     statistics: Mapping[str, CellStatistic]
-    value: Callable[..., np.ndarray]
     best: Literal["low", "high", "zero", "one"] | None
+    value: Callable[..., np.ndarray] = average_where_known
     units: Literal["target", ""] = "target"
-    labels: Callable[[Settings, int], tuple[str, ...]] | None = None
+    labels: tuple[str, ...] | Callable[[Settings, int], tuple[str, ...]] = ()
     missing: Callable[[Settings], str] = always
     note: Callable[[Settings], str] = always
     zero: bool = True
     in_strata: bool = False
     default: bool = False
+
+    def labels_of(self, settings: Settings, target: int) -> tuple[str, ...]:
+        """Return the labels of the numbers of a target; () for a single number."""
+        return self.labels(settings, target) if callable(self.labels) else self.labels
 
     @property
     def has_skill(self) -> bool:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from evaluation.scores.case import Case
 from evaluation.scores.extremes import no_climatology
-from evaluation.scores.ratios import divide
 from evaluation.scores.score import CellStatistic, Score, Settings
 
 DRY = 2e-4
@@ -62,7 +61,6 @@ SEEPS = Score(
         "seeps": CellStatistic(_seeps),
         "seeps_known": CellStatistic(lambda case: case.once(_dry_probability).isfinite().to(case.truth)),
     },
-    value=lambda seeps, seeps_known: divide(seeps, seeps_known),
     best="low",
     units="",
     missing=_not_rain,

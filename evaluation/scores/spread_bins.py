@@ -36,7 +36,7 @@ SPREAD_BINS = Diagram(
     text="Root of the mean squared error (y) of the cases whose spread lies in a bin with the root mean square x, and "
     "their `share`. A calibrated forecast lies on the diagonal; bins are half an octave wide.",
     reference="Leutbecher & Palmer 2008, doi:10.1016/j.jcp.2007.02.014",
-    statistics={"spread_bins": CellStatistic(_by_spread, size=lambda settings: 6 * OCTAVES)},
+    statistics={"spread_bins": CellStatistic(_by_spread, size=6 * OCTAVES)},
     value=_curve,
 )
 DIAGRAMS = (SPREAD_BINS,)

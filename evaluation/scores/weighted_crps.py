@@ -7,10 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from evaluation.scores.binned_probability import EVENT_KNOWN, no_thresholds, of_known, threshold_count, threshold_labels
+from evaluation.scores.binned_probability import event_score, of_known, where_known
 from evaluation.scores.case import Case
-from evaluation.scores.ratios import divide
-from evaluation.scores.score import CellStatistic, Score
+from evaluation.scores.score import CellStatistic
 from evaluation.scores.threshold import Event
 from models.distribution import Distribution, in_double, level_nodes, threshold_weighted_crps
 
@@ -76,55 +75,35 @@ def _crps_of_chosen(members: Tensor, truth: Tensor, limit: Tensor, above: Tensor
     return torch.where(count > 0, absolute - pairs / n.square(), (truth - limit).abs())
 
 
-def _each(score: Callable[[Case, Event], Tensor]) -> CellStatistic:
-    return CellStatistic(
-        lambda case: of_known(torch.stack([score(case, event) for event in case.events]), case), size=threshold_count
-    )
+def _each(name: str, score: Callable[[Case, Event], Tensor]) -> dict[str, CellStatistic]:
+    return where_known(name, lambda case: of_known(torch.stack([score(case, event) for event in case.events]), case))
 
 
 _THRESHOLD_TEXT = "∫ (F(x) − 1{x ≥ y})² dx over the values x beyond the threshold only: the CRPS's part there"
 _THRESHOLD_REFERENCE = "Gneiting & Ranjan 2011, doi:10.1198/jbes.2010.08110; Allen et al. 2023, doi:10.1137/22M1532184"
-THRESHOLD_CRPS = Score(
+THRESHOLD_CRPS = event_score(
     name="threshold_crps",
     title="threshold-weighted CRPS",
     text=_THRESHOLD_TEXT + ".",
     reference=_THRESHOLD_REFERENCE,
-    statistics={
-        "threshold_crps": _each(lambda case, event: crps_beyond(case.forecast, case.truth, event)),
-        "event_known": EVENT_KNOWN,
-    },
-    value=lambda threshold_crps, event_known: divide(threshold_crps, event_known),
+    statistics=_each("threshold_crps", lambda case, event: crps_beyond(case.forecast, case.truth, event)),
     best="low",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
-THRESHOLD_CRPS_FAIR = Score(
+THRESHOLD_CRPS_FAIR = event_score(
     name="threshold_crps_fair",
     title="fair threshold-weighted CRPS",
     text=_THRESHOLD_TEXT + ", for infinitely many members of the same kind.",
     reference=_THRESHOLD_REFERENCE + "; Ferro 2014, doi:10.1002/qj.2270",
-    statistics={
-        "threshold_crps_fair": _each(lambda case, event: crps_beyond(case.forecast, case.truth, event, True)),
-        "event_known": EVENT_KNOWN,
-    },
-    value=lambda threshold_crps_fair, event_known: divide(threshold_crps_fair, event_known),
+    statistics=_each("threshold_crps_fair", lambda case, event: crps_beyond(case.forecast, case.truth, event, True)),
     best="low",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
-OUTCOME_CRPS = Score(
+OUTCOME_CRPS = event_score(
     name="outcome_crps",
     title="outcome-weighted CRPS",
     text="The CRPS of the forecast's distribution given that the threshold is passed, in the cases in which it was, "
     "and 0 in all others. Does not see whether the event itself was likely: the Brier score does.",
     reference="Holzmann & Klar 2017, doi:10.1214/16-AOAS972",
-    statistics={
-        "outcome_crps": _each(lambda case, event: crps_given(case.forecast, case.truth, event)),
-        "event_known": EVENT_KNOWN,
-    },
-    value=lambda outcome_crps, event_known: divide(outcome_crps, event_known),
+    statistics=_each("outcome_crps", lambda case, event: crps_given(case.forecast, case.truth, event)),
     best="low",
-    labels=threshold_labels,
-    missing=no_thresholds,
 )
 SCORES = (THRESHOLD_CRPS, THRESHOLD_CRPS_FAIR, OUTCOME_CRPS)

@@ -94,7 +94,7 @@ class Tally:
         shape = forecasts, targets, self._regions.count
         fields = leads, targets, *self._regions.weights.shape[1:]
         # All statistics have the same weights, because they are averaged over the same cells.
-        self._sums = {s: np.zeros((*shape, one.size(settings)) if one.size else shape) for s, one in statistics.items()}
+        self._sums = {s: np.zeros((*shape, *one.shape(settings))) for s, one in statistics.items()}
         self._weight = np.zeros(shape)
         self._maps = {s: np.zeros(fields) for s, one in statistics.items() if maps and one.map}
         self._map_weight = np.zeros(fields if self._maps else 0)

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.calendar import climatology_day
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
-from data_pipeline.dates import Dates
+from data_pipeline.dates import Dates, climatology_day
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, Form, extreme_forecast_index, traces

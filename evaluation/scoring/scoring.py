@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -12,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_pipeline.cluster import Cluster, Threads
+from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, watched
-from data_pipeline.common.threads import processors
+from data_pipeline.common.threads import BUDGET, processors
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, forecast_times, verifiable
 from data_pipeline.statistics.efi import traces
@@ -316,3 +319,29 @@ def _score_part(scorer: Scorer, rows: np.ndarray) -> Tallies:
     for _ in scorer.score(tallies, rows):
         pass
     return tallies
+
+
+def check_workers(cluster: Cluster, mesh: Mesh, device: torch.device) -> None:
+    """Raise an `InputError` if the workers of a cluster would need a mesh or an accelerator."""
+    if isinstance(cluster, Threads):
+        return
+    if mesh.ranks > 1:
+        raise InputError(
+            f"cluster has workers of its own, and mesh has {mesh.ranks} ranks; leave out one of them: "
+            "mesh=[1,1] or cluster=threads"
+        )
+    if device.type != "cpu":
+        raise InputError(f"workers of a cluster score on the CPU, but device is {device}; set device=cpu")
+
+
+@contextmanager
+def scoring_workers(cluster: Cluster) -> Iterator[Executor | None]:
+    """Start the workers of `cluster`; yield None for threads of this process, whose number is then limited."""
+    if not isinstance(cluster, Threads):
+        with cluster.executor() as workers:
+            yield workers
+        return
+    if cluster.workers is not None:
+        BUDGET.limit(cluster.workers)
+        torch.set_num_threads(cluster.workers)
+    yield None

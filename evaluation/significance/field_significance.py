@@ -12,7 +12,7 @@ from scipy.special import stdtr
 
 from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.effective_starts import EffectiveStarts
-from evaluation.significance.multiple_tests import discoveries
+from evaluation.significance.model_comparison import discoveries
 
 MOST_BYTES, BYTES = 1 << 27, 20
 """Memory for the sums of one model, and the memory of one cell and block: two kinds of CRPS and the weight."""

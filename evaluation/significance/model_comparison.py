@@ -1,12 +1,17 @@
-"""Comparison of several models: which differ, which may be the best, which differences the starts could show."""
+"""Comparison of several models: which differ, which may be the best, which differences the starts could show.
+
+Tests are corrected for their number: those of models by Holm, those of the cells of a map by Benjamini and Hochberg.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from data_pipeline.common.messages import listed
 from evaluation.significance.intervals import Estimate
-from evaluation.significance.multiple_tests import LEVEL, holm
 
 POWER = 0.8
 """Probability with which a difference is found, by convention."""
@@ -68,9 +73,9 @@ def best_set(pairs: Pairs) -> dict[str, Any]:
 
     models = [lowest, *(name for name in known if name != lowest and not told_apart(name))]
     worse = [name for name in known if name not in models]
-    others = f"{_listed(models[1:])} cannot be told from it" if models[1:] else "every other model is worse"
+    others = f"{listed(models[1:])} cannot be told from it" if models[1:] else "every other model is worse"
     if models[1:] and worse:
-        others += f"; {_listed(worse)} {'is' if len(worse) == 1 else 'are'} worse"
+        others += f"; {listed(worse)} {'is' if len(worse) == 1 else 'are'} worse"
     text = f"{lowest} has the lowest CRPS; {others} (5 % level, Holm's correction for all pairs)."
     return {"lowest": lowest, "models": models, "level": LEVEL, "text": text}
 
@@ -89,7 +94,7 @@ def detectable_differences(starts: int, gains: Mapping[str, Mapping[str, Estimat
             models.setdefault(name, {})[reference] = None if share is None else 100 * share
         parts = [f"{100 * share:.2g} % ({name})" for name, share in found.items() if share is not None]
         if parts:
-            sentences.append(f"from {reference} {_listed(parts)}")
+            sentences.append(f"from {reference} {listed(parts)}")
     text = ""
     if sentences:
         text = (
@@ -104,6 +109,40 @@ def _pairs_of(pairs: Pairs, name: str) -> list[dict[str, Any]]:
     return [*pairs[name].values(), *(others[name] for others in pairs.values() if name in others)]
 
 
-def _listed(words: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+LEVEL = 0.05
+"""Probability of a wrong statement that is accepted, in all tests."""
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the adjusted p-values of a family of tests.
+
+    If all hypotheses with an adjusted p-value below 5 % are rejected, the probability of a wrong rejection among them
+    is at most 5 %, however the tests depend on each other. The k-th smallest of m p-values becomes the largest
+    (m - j + 1) p(j) of all j <= k (Holm 1979, Scandinavian Journal of Statistics 6, 65-70).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p_values, kind="stable")
+    factors = np.arange(len(p_values), 0, -1)
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(np.maximum.accumulate(factors * np.asarray(p_values, float)[order]), 1)
+    return adjusted.tolist()
+
+
+def discoveries(p_values: np.ndarray, rate: float = LEVEL) -> np.ndarray:
+    """Return where a field of p-values is significant, with the expected share of false ones at most `rate`.
+
+    All p-values up to the largest p(k) <= rate k/m are significant, for the k-th smallest of m (Benjamini & Hochberg
+    1995, doi:10.1111/j.2517-6161.1995.tb02031.x). This also holds for cells with positive correlations, as on a
+    weather map (Benjamini & Yekutieli 2001, doi:10.1214/aos/1013699998; Wilks 2016, doi:10.1175/BAMS-D-15-00267.1).
+    NaN p-values are no tests.
+    """
+    tests = np.isfinite(p_values)
+    ranked = np.sort(p_values[tests])
+    passed = np.flatnonzero(ranked <= rate * np.arange(1, len(ranked) + 1) / max(len(ranked), 1))
+    if len(passed) == 0:
+        return np.zeros(p_values.shape, bool)
+    with np.errstate(invalid="ignore"):
+        significant: np.ndarray = p_values <= ranked[passed[-1]]
+    return significant

@@ -45,7 +45,7 @@ def score_dataset(
     the target does not tell its own.
     """
     places = {axis: {label: place for place, label in enumerate(labels)} for axis, labels in axes.items()}
-    labels = {one.name: one.labels(board.settings, target) if one.labels else ("",) for one in board.computed}
+    labels = {one.name: one.labels_of(board.settings, target) if one.labels else ("",) for one in board.computed}
     joint = {one.name for one in board.computed if one.joint == "lead_times"}
     axes_of = {name: [axis for axis in axes if axis != "lead_time" or name not in joint] for name in labels}
     numbers = {

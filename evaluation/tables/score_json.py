@@ -136,7 +136,7 @@ def _scores_left_out(board: Scoreboard) -> dict[str, str]:
 
 
 def _definition(board: Scoreboard, score: Score, target: int) -> dict[str, Any]:
-    labels = list(score.labels(board.settings, target)) if score.labels else None
+    labels = list(score.labels_of(board.settings, target)) if score.labels else None
     return {
         "title": score.title, "text": score.text + score.note(board.settings), "reference": score.reference,
         "units": score.units, "best": score.best, "labels": labels,

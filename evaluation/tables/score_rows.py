@@ -152,7 +152,7 @@ class Finisher:
         for score in board.computed:
             if score.joint == "lead_times" and (self.part.lead_time, self.part.hour) != (OVERALL, OVERALL):
                 continue  # it is of all lead times of a start
-            labels = score.labels(board.settings, self.target) if score.labels else ("",)
+            labels = score.labels_of(board.settings, self.target) if score.labels else ("",)
             units = (variable.units or self.units) if score.units == "target" else score.units
             raw = self._averages(board.tallies["raw"], score)
             for name, form, tally in board.forms():

@@ -8,11 +8,12 @@ NumPy lacks.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -244,11 +245,12 @@ class PowerArrays:
         return type(self.inner)(self.inner.mu, self.inner.sigma, self.lower)
 
 
-@dataclass(frozen=True, eq=False)
-class ByTargetArrays:
-    """A family for each target, each over all targets (T, H, W)."""
+class Joined(ABC):
+    """A distribution that is joined in each cell from several families; all arrays are over (T, H, W)."""
 
-    families: Sequence[Family]
+    @abstractmethod
+    def _joined(self, compute: Callable[[Any], np.ndarray]) -> np.ndarray:
+        """Return the joined result of a function of a family."""
 
     def mean(self) -> np.ndarray:
         """Return the expectation."""
@@ -259,14 +261,21 @@ class ByTargetArrays:
         return self._joined(lambda family: family.std())
 
     def quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Return the quantiles at the levels."""
+        """Return the quantiles (K, T, H, W) at the levels (K,)."""
         return self._joined(lambda family: family.quantiles(levels))
 
     def cdf(self, values: np.ndarray) -> np.ndarray:
-        """Return P(X <= value)."""
+        """Return the probabilities (K, T, H, W) of values up to `values`."""
         return self._joined(lambda family: family.cdf(values))
 
-    def _joined(self, compute: Callable[[Family], np.ndarray]) -> np.ndarray:
+
+@dataclass(frozen=True, eq=False)
+class ByTargetArrays(Joined):
+    """A family for each target, each over all targets (T, H, W)."""
+
+    families: Sequence[Family]
+
+    def _joined(self, compute: Callable[[Any], np.ndarray]) -> np.ndarray:
         return np.stack([compute(family)[..., t, :, :] for t, family in enumerate(self.families)], -3)
 
 

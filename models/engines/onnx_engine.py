@@ -17,7 +17,7 @@ from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning
 from models.engines.engine import CorrectorDescription
-from models.engines.families import KINDS, ByTargetArrays, EnsembleArrays, Family
+from models.engines.families import KINDS, ByTargetArrays, EnsembleArrays, Family, Joined
 from models.engines.forecast import RawForecast
 from models.engines.onnx_file import INPUTS, ExportedFile, read_exported, unpack_mask
 from models.parallel.domain import Domain
@@ -80,7 +80,7 @@ class OnnxModel:
 
 
 @dataclass(frozen=True, eq=False)
-class FamilyPrediction:
+class FamilyPrediction(Joined):
     """Implements `Prediction`: a distribution, and the raw ensemble in the cells where it is `unchanged`."""
 
     family: Family
@@ -93,22 +93,6 @@ class FamilyPrediction:
         if not isinstance(self.family, EnsembleArrays):
             return None
         return self._joined(lambda family: family.members)
-
-    def mean(self) -> np.ndarray:
-        """Return the expectation, (T, H, W)."""
-        return self._joined(lambda family: family.mean())
-
-    def std(self) -> np.ndarray:
-        """Return the standard deviation, (T, H, W)."""
-        return self._joined(lambda family: family.std())
-
-    def quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Return the quantiles (K, T, H, W) at the levels (K,)."""
-        return self._joined(lambda family: family.quantiles(levels))
-
-    def cdf(self, values: np.ndarray) -> np.ndarray:
-        """Return the probabilities (K, T, H, W) of values up to `values`."""
-        return self._joined(lambda family: family.cdf(values))
 
     def _joined(self, compute: Callable[[Any], np.ndarray]) -> np.ndarray:
         found = compute(self.family)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import DAYS_PER_YEAR, climatology_day
 from data_pipeline.formats.open import analysis_fields
 from data_pipeline.protocols import Fields
 from models.engines.engine import CorrectorDescription

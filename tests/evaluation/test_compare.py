@@ -16,8 +16,8 @@ from evaluation.compare import as_options, runs_of
 from evaluation.regions import region_weights
 from evaluation.run_comparison import run_names
 from evaluation.scoring.scoring import ScoringOptions, score_models
+from evaluation.tables.csv_tables import write_start_table
 from evaluation.tables.score_json import SCORES_FORMAT, scores_of
-from evaluation.tables.start_table import write_start_table
 from models.distribution import Ensemble, Normal
 from models.parallel.domain import Domain
 from models.statistical.raw import Raw

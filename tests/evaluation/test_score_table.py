@@ -20,10 +20,9 @@ from evaluation.regions import region_weights
 from evaluation.scores import all_scores
 from evaluation.scores.score import CellStatistic, Score
 from evaluation.scoring.scoring import ScoringOptions, score_models
+from evaluation.tables.csv_tables import write_score_table, write_station_table
 from evaluation.tables.score_dataset import write_score_file
 from evaluation.tables.score_rows import ScoreRows
-from evaluation.tables.score_table import write_score_table
-from evaluation.tables.station_table import write_station_table
 from models.distribution import Ensemble, Normal
 from models.parallel.domain import Domain
 from models.statistical.raw import Raw

@@ -21,8 +21,7 @@ from evaluation.regions import region_weights
 from evaluation.scores import all_diagrams, all_scores
 from evaluation.scoring import partial_scores
 from evaluation.scoring.partial_scores import PartialScores
-from evaluation.scoring.scoring import ScoringOptions, score_models
-from evaluation.scoring.scoring_workers import check_workers, scoring_workers
+from evaluation.scoring.scoring import ScoringOptions, check_workers, score_models, scoring_workers
 from evaluation.tables.score_json import scores_of
 from models.corrector import Corrector
 from models.distribution import Normal

@@ -10,9 +10,8 @@ import scoringrules
 import torch
 import xarray as xr
 
-from data_pipeline.calendar import climatology_day
 from data_pipeline.common.errors import InputError
-from data_pipeline.dates import Dates
+from data_pipeline.dates import Dates, climatology_day
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index

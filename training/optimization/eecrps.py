@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day
 from data_pipeline.common.errors import InputError
-from data_pipeline.dates import Dates
+from data_pipeline.dates import DAYS_PER_YEAR, Dates, climatology_day
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, index_of_shares, traces
 from data_pipeline.statistics.statistic_file import load_for_run, remedy_for

@@ -12,8 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
 from data_pipeline.formats.cf.cf_header import DataVariable, Header, role_of
-from data_pipeline.formats.cf.cf_variables import NameMap
-from data_pipeline.formats.cf.conversions import amount_conversion, find_own_conversion, rate_conversion
+from data_pipeline.formats.cf.cf_variables import NameMap, amount_conversion, find_own_conversion, rate_conversion
 from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizontal, levels_of
 from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates

@@ -14,13 +14,13 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import FileAddress, Paths, expand_addresses
-from data_pipeline.common.messages import say_once
+from data_pipeline.common.messages import say_once, warn_once
 from data_pipeline.formats.catalog import SINGLE, Summary, describe_files
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.cf_header import Header
 from data_pipeline.formats.cf.cf_variables import NameMap
-from data_pipeline.formats.cf.point_reader import PointReader
 from data_pipeline.formats.loaded import LoadedReader
+from data_pipeline.formats.selected_points import PointReader
 from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
@@ -242,11 +242,9 @@ def _tell_left_out(files: str, wanted: Sequence[Variable], refused: Sequence[Ref
     names = {variable.name for variable in wanted}
     if own := [one for one in refused if one.short_name in names]:
         what = ", ".join(sorted({one.short_name for one in own}))
-        say_once(
-            f"warning: {files}: left out {len(own):,} variable{'s' * (len(own) > 1)} of {what}, because "
-            f"{own[0].reason.rpartition('; ')[0] or own[0].reason}",
-            "warning",
-            stderr=True,
+        warn_once(
+            f"{files}: left out {len(own):,} variable{'s' * (len(own) > 1)} of {what}, because "
+            f"{own[0].reason.rpartition('; ')[0] or own[0].reason}"
         )
 
 

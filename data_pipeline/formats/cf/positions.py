@@ -39,18 +39,3 @@ def runs(values: np.ndarray) -> Iterator[tuple[slice, Index]]:
         starts = [0]
     for a, b in zip(starts, [*starts[1:], len(values)], strict=True):
         yield slice(a, b), compact(values[a:b])
-
-
-def chunked(values: np.ndarray, size: int) -> Iterator[tuple[int, slice, Index]]:
-    """Yield for each run the number of its chunk, its positions in the result and its positions in the chunk.
-
-    A chunk holds `size` positions.
-
-    >>> list(chunked(np.arange(1, 6), 4))
-    [(0, slice(0, 3, None), slice(1, 4, None)), (1, slice(3, 5, None), slice(0, 2, None))]
-    """
-    chunk = values // size
-    starts = [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist()] if len(values) else []
-    for a, b in zip(starts, [*starts[1:], len(values)], strict=False):
-        for ours, theirs in runs(values[a:b] - chunk[a] * size):
-            yield int(chunk[a]), slice(a + ours.start, a + ours.stop), theirs

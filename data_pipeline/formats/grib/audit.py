@@ -15,6 +15,7 @@ import eccodes
 import numpy as np
 
 from data_pipeline.formats.cycles import group_by_start
+from data_pipeline.formats.grib.keys import opened
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.table import Table, common_kinds
 
@@ -221,9 +222,8 @@ def _gaps(mine: np.ndarray, axes: Sequence[np.ndarray]) -> np.ndarray:
 
 def _keys(message: bytes) -> dict[str, str]:
     """Return the keys that may distinguish two messages."""
-    handle = eccodes.codes_new_from_message(message)
     keys = {}
-    try:
+    with opened(message) as handle:
         for name in PRODUCT_KEYS:
             if eccodes.codes_is_defined(handle, name):
                 keys[name] = eccodes.codes_get_string(handle, name)
@@ -233,6 +233,4 @@ def _keys(message: bytes) -> dict[str, str]:
                 name = eccodes.codes_keys_iterator_get_name(iterator)
                 keys[name] = eccodes.codes_get_string(handle, name)
             eccodes.codes_keys_iterator_delete(iterator)
-    finally:
-        eccodes.codes_release(handle)
     return keys

@@ -18,7 +18,7 @@ import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import Paths, describe_state, expand_paths
+from data_pipeline.common.files import Paths, describe_state, expand_paths, reading
 from data_pipeline.common.identity import sha256_of_bytes
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import in_threads
@@ -41,10 +41,8 @@ _Result = TypeVar("_Result")
 
 def table_of(path: Path) -> Table:
     """Return the table of a GRIB file, from the cache if possible."""
-    try:
+    with reading(path):
         identity, stamp = _identity(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})") from None
     table = _load(path, identity, stamp)
     if table is None:
         table = Table.of(path)

@@ -13,6 +13,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.keys import opened
 from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, unpack
 from data_pipeline.formats.grib.scan import changed_file, read_message
 from data_pipeline.protocols import Index, Window
@@ -63,12 +64,9 @@ class Cutout(NamedTuple):
 
 def decode(message: bytes, layout: Layout, dtype: np.dtype = SINGLE) -> np.ndarray:
     """Return the values of a message as a field (H, W) of `dtype`, north first, NaN where they are missing."""
-    handle = eccodes.codes_new_from_message(message)
-    try:
+    with opened(message) as handle:
         eccodes.codes_set_double(handle, "missingValue", np.nan)
         return layout.arrange(_values(handle, dtype))
-    finally:
-        eccodes.codes_release(handle)
 
 
 def _values(handle: int, dtype: np.dtype) -> np.ndarray:

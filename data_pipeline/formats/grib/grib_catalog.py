@@ -12,15 +12,13 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import Paths, expand_paths
-from data_pipeline.common.messages import say_once
+from data_pipeline.common.messages import warn_once
 from data_pipeline.formats.catalog import MEAN, STD, describe_files
 from data_pipeline.formats.equivalents import needed
 from data_pipeline.formats.grib.audit import difference
 from data_pipeline.formats.grib.cache import table_of, tables_of
-from data_pipeline.formats.grib.conversion import find_conversions, wanted_units
 from data_pipeline.formats.grib.grib_reader import LOCATION, MessageReader
-from data_pipeline.formats.grib.kind import Kind
-from data_pipeline.formats.grib.left_out import describe_left_out
+from data_pipeline.formats.grib.kind import Kind, describe_left_out, find_conversions, wanted_units
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.packing import decodable
 from data_pipeline.formats.grib.scan import read_message
@@ -97,11 +95,8 @@ class MessageCatalog:
         wanted = _wanted(described, kinds, own, left_out, variables, surface)
         own_left_out = {k: n for k, n in left_out.items() if k.short_name in {each.name for each in wanted}}
         if own_left_out:
-            say_once(
-                f"warning: {described}: left out {describe_left_out(own_left_out)}, which are no forecasts, members or "
-                "analyses",
-                "warning",
-                stderr=True,
+            warn_once(
+                f"{described}: left out {describe_left_out(own_left_out)}, which are no forecasts, members or analyses"
             )
         rows = np.concatenate(parts)
         parts.clear()
@@ -109,12 +104,10 @@ class MessageCatalog:
         rows = rows[rows["variable"] >= 0]
         _forget_unnamed_intervals(rows, kinds, own)
         if len(by_cfgrib := np.unique(rows["file"][rows["field"] > 0])):
-            say_once(
-                f"warning: {describe_files([files[k] for k in by_cfgrib])} has GRIB2 messages that hold several "
+            warn_once(
+                f"{describe_files([files[k] for k in by_cfgrib])} has GRIB2 messages that hold several "
                 "fields; cfgrib reads these fields one at a time, which is slower than reading messages of one field; "
-                "ecCodes' grib_copy writes one message per field",
-                "warning",
-                stderr=True,
+                "ecCodes' grib_copy writes one message per field"
             )
         places = [files[file] for file in first_files]
         conversions = [*find_conversions(kinds, [v if v in wanted else None for v in own], places)]

@@ -13,9 +13,8 @@ from data_pipeline.common.files import Paths, expand_paths
 from data_pipeline.common.messages import format_size, format_values
 from data_pipeline.formats.grib.audit import Audit, Census
 from data_pipeline.formats.grib.cache import table_of
-from data_pipeline.formats.grib.conversion import conversion_of
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.left_out import describe_left_out
+from data_pipeline.formats.grib.kind import conversion_of, describe_left_out
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.variables import describe_variables

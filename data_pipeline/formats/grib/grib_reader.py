@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import reading
 from data_pipeline.common.threads import BUDGET, in_threads
 from data_pipeline.formats.catalog import DOUBLE
 from data_pipeline.formats.grib.decode import Cutout, Location, read_values
@@ -143,7 +143,7 @@ class MessageReader:
     def _opened(self, file: int) -> Iterator[int]:
         """Open a file, which must not have changed since it was scanned."""
         path = self.paths[file]
-        try:
+        with reading(path):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 if Stamp.of(descriptor) != self.stamps[file]:
@@ -151,8 +151,6 @@ class MessageReader:
                 yield descriptor
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise InputError(f"cannot read {path} ({error.strerror})") from None
 
     def _read_part(self, locations: np.ndarray, targets: Sequence[np.ndarray], cutout: Cutout) -> None:
         for file, group in groupby(zip(locations.tolist(), targets, strict=True), key=lambda pair: pair[0][0]):

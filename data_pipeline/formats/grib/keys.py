@@ -1,8 +1,21 @@
-"""Read keys of ecCodes messages that not every kind of message has."""
+"""Messages that ecCodes opens, and keys that not every kind of message has."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import eccodes
+
+
+@contextmanager
+def opened(message: bytes) -> Iterator[int]:
+    """Open a message with ecCodes; yield its handle."""
+    handle = eccodes.codes_new_from_message(message)
+    try:
+        yield handle
+    finally:
+        eccodes.codes_release(handle)
 
 
 def get_text(handle: int, key: str, default: str = "") -> str:

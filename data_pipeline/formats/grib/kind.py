@@ -1,21 +1,25 @@
-"""Kind: the properties that messages of one variable on one level and one grid share."""
+"""Kind: the properties that messages of one variable on one level and one grid share, and what the messages hold."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import get_args
 
 import eccodes
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.interval import Processing, processing_of
-from data_pipeline.formats.grib.keys import get_text
-from data_pipeline.formats.grib.product import product_of
+from data_pipeline.formats.grib.keys import get_text, get_whole
 from data_pipeline.task import Variable
-from data_pipeline.variables.parameters import Process
+from data_pipeline.variables.parameters import PARAMETERS, Process
+from data_pipeline.variables.units import Conversion, find_conversion
 
 _SUMMARIES: dict[str, Summary] = {"ensemble mean": "mean", "ensemble spread": "std"}
 
@@ -117,3 +121,107 @@ def _level(handle: int, key: str) -> float:
 
 def _is_name(text: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_]+", text) is not None
+
+
+ENSEMBLE_TEMPLATES = (2, 3, 4, 12, 13, 14, 199, 200)
+"""GRIB2 product templates of statistics of an ensemble; the key `derivedForecast` says which statistic."""
+OTHER_TEMPLATES = {
+    5: "probability", 9: "probability", 6: "quantile", 10: "quantile", 86: "quantile", 87: "quantile",
+    7: "error", 51: "category", 91: "category",
+    89: "quantile", 90: "quantile", 201: "probability", 202: "probability",
+}  # fmt: skip
+"""GRIB2 product templates of other statistics."""
+ENSEMBLE_STATISTICS = (
+    "ensemble mean", "ensemble mean", "ensemble spread", "ensemble spread", "ensemble spread", "anomaly index",
+    "cluster mean", "interquartile range", "ensemble minimum", "ensemble maximum",
+)  # fmt: skip
+"""Statistics by the value of `derivedForecast` (GRIB2 code table 4.7)."""
+
+MARS_TYPES = {
+    "em": "ensemble mean", "wem": "ensemble mean", "taem": "ensemble mean", "es": "ensemble spread",
+    "wes": "ensemble spread", "ses": "ensemble spread", "taes": "ensemble spread", "cm": "cluster mean",
+    "cs": "cluster spread", "cr": "cluster representative", "ep": "probability", "fp": "probability",
+    "pb": "quantile", "pd": "quantile", "cd": "climate quantile", "efi": "extreme forecast index",
+    "efic": "extreme forecast index", "sot": "shift of tail", "hcmean": "climate mean", "cl": "climatology",
+    "ef": "error", "ea": "error", "me": "error", "eme": "error", "3g": "gradient", "4g": "gradient",
+    "4i": "increment", "tu": "tube", "ci": "cluster information", "ed": "empirical distribution",
+    "svar": "signal variance",
+}  # fmt: skip
+"""Types of MARS (`mars/type.table` of ecCodes) that are not a forecast, member or analysis."""
+
+NCEP_FULL_FIELD = 1
+NCEP_MEANS = (2, 3)
+"""Values of `productIdentifier` in NCEP's local part of GRIB1 messages."""
+
+
+def product_of(handle: int) -> str:
+    """Return the name of the statistic that a message holds; empty for a forecast, a member or an analysis.
+
+    Statistics, such as an ensemble mean, a spread, a probability or a quantile, are not members of the ensemble.
+    """
+    if get_whole(handle, "edition", 0) == 2:
+        template = get_whole(handle, "productDefinitionTemplateNumber", 0)
+        if template in ENSEMBLE_TEMPLATES:
+            kind = get_whole(handle, "derivedForecast", 255)
+            return ENSEMBLE_STATISTICS[kind] if kind < len(ENSEMBLE_STATISTICS) else "ensemble statistic"
+        if template in OTHER_TEMPLATES:
+            return OTHER_TEMPLATES[template]
+    elif (field := get_whole(handle, "productIdentifier", NCEP_FULL_FIELD)) != NCEP_FULL_FIELD:
+        return "ensemble mean" if field in NCEP_MEANS else "ensemble statistic"
+    return MARS_TYPES.get(get_text(handle, "dataType", ""), "")
+
+
+MAX_NAMED = 4
+"""Most kinds of message that are named; the others are only counted."""
+
+
+def describe_left_out(counts: Mapping[Kind, int]) -> str:
+    """Return a text with the number of messages for each `Kind.left_out`, the most frequent first; empty for none."""
+    sums = Counter[str]()
+    for kind, count in counts.items():
+        sums[kind.left_out] += count
+    shown = [f"{count:,} x {text}" for text, count in sums.most_common(MAX_NAMED)]
+    return ", ".join(shown) + (f" and {len(sums) - MAX_NAMED} others" if len(sums) > MAX_NAMED else "")
+
+
+UNKNOWN_UNITS = ("unknown", "")
+"""Units that ecCodes gives to unknown parameters; if the user names one, its values must be in GRIB's units."""
+
+
+def wanted_units(kind: Kind, name: str) -> str:
+    """Return the units in which a variable called `name` is read; `kind` is the first kind of message that has it."""
+    return PARAMETERS[name].units if name in PARAMETERS else kind.units
+
+
+def find_conversions(
+    kinds: Sequence[Kind], variables: Sequence[Variable | None], files: Sequence[Path]
+) -> Iterator[Conversion]:
+    """Yield the conversion of each kind's values; values of a kind without a variable are not converted.
+
+    `files` holds the first file of each kind, for error messages. A variable that is not in `PARAMETERS` gets the units
+    of its first kind. Units that cannot be converted raise `InputError`.
+    """
+    first: dict[str, int] = {}
+    for k, (kind, variable) in enumerate(zip(kinds, variables, strict=True)):
+        if variable is None:
+            yield Conversion()
+            continue
+        one = first.setdefault(variable.name, k)
+        wanted = wanted_units(kinds[one], variable.name)
+        found = conversion_of(kind, variable, wanted)
+        if found is None:
+            other = "GRIB's table" if variable.name in PARAMETERS else str(files[one])
+            raise InputError(
+                f"{files[k]} has {variable} in {kind.units}, {other} in {wanted}, and there is no conversion between "
+                "these units; leave out the file, or write its values in the other units, for instance with cdo"
+            )
+        yield found
+
+
+def conversion_of(kind: Kind, variable: Variable, wanted: str) -> Conversion | None:
+    """Return the conversion of a kind's values to the units `wanted`; None if there is none."""
+    if kind.units == wanted or kind.units in UNKNOWN_UNITS:
+        return Conversion()
+    water = variable.name in PARAMETERS and PARAMETERS[variable.name].water
+    height = "geopotential_height" if kind.short_name == "gh" else ""
+    return find_conversion(kind.units, wanted, water=water, standard_name=height)

@@ -17,9 +17,10 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.grib.cache import table_of
-from data_pipeline.formats.grib.conversion import find_conversions
+from data_pipeline.formats.grib.keys import opened
+from data_pipeline.formats.grib.kind import find_conversions
 from data_pipeline.formats.grib.names import MessageNames
-from data_pipeline.formats.grib.packing_bits import Resolution
+from data_pipeline.formats.grib.packing import Resolution
 from data_pipeline.formats.grib.scan import damaged_message
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.task import Variable
@@ -120,11 +121,8 @@ def _finest_bits(table: Table, kinds: Sequence[int]) -> int:
         for record in records[records["bits"] < 0]:
             message = table.message(file.fileno(), record)
             try:
-                handle = eccodes.codes_new_from_message(message)
-                try:
+                with opened(message) as handle:
                     finest = max(finest, Resolution.of(handle).bits)
-                finally:
-                    eccodes.codes_release(handle)
             except eccodes.CodesInternalError as error:
                 problem = f"does not say in how many bits its values are packed ({error})"
                 raise damaged_message(table.path, int(record["offset"]), problem) from None

@@ -19,11 +19,12 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import wrong_format
+from data_pipeline.common.files import reading
 from data_pipeline.formats.grib.cfgrib_reader import count_fields
-from data_pipeline.formats.grib.grid_size import size_problem
 from data_pipeline.formats.grib.headers import FirstBytes, read_headers
+from data_pipeline.formats.grib.horizontal import size_problem
 from data_pipeline.formats.grib.interval import meant_intervals, step_and_interval
-from data_pipeline.formats.grib.keys import get_whole
+from data_pipeline.formats.grib.keys import get_whole, opened
 from data_pipeline.formats.grib.kind import Kind, parameter_of
 from data_pipeline.formats.grib.scan import FIRST_BYTES, ScannedMessage, damaged_message, read_message, scan_messages
 
@@ -72,15 +73,12 @@ class Table:
     @classmethod
     def of(cls, path: Path) -> Table:
         """Read the keys of every message of a file."""
-        try:
-            with path.open("rb", buffering=0) as file:
-                stamp = Stamp.of(file.fileno())
-                found = list(scan_messages(path))
-                if not found:
-                    raise wrong_format(path, "GRIB")
-                records, kinds = _Collector(path, file.fileno()).collect(found)
-        except OSError as error:
-            raise InputError(f"cannot read {path} ({error.strerror})") from None
+        with reading(path), path.open("rb", buffering=0) as file:
+            stamp = Stamp.of(file.fileno())
+            found = list(scan_messages(path))
+            if not found:
+                raise wrong_format(path, "GRIB")
+            records, kinds = _Collector(path, file.fileno()).collect(found)
         return cls(path, stamp, records, kinds)
 
     def split(self) -> tuple[Table, dict[Kind, int]]:
@@ -183,11 +181,8 @@ class _Collector:
         offset = int(record["offset"])
         message = read_message(self.descriptor, self.path, offset, int(record["length"]), int(record["field"]))
         try:
-            handle = eccodes.codes_new_from_message(message)
-            try:
+            with opened(message) as handle:
                 return self._row_of(handle, offset)
-            finally:
-                eccodes.codes_release(handle)
         except (eccodes.CodesInternalError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{self.path}: ecCodes cannot read the message at byte {offset}: {error}; fetch the file again"

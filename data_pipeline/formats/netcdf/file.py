@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import HDF5_FORMAT, NETCDF_FORMAT, file_format
-from data_pipeline.common.files import describe_state
+from data_pipeline.common.files import describe_state, reading
 
 if TYPE_CHECKING:
     import netCDF4
@@ -48,10 +48,8 @@ class NetCDFFile:
     @classmethod
     def at(cls, path: Path) -> NetCDFFile:
         """Return the file at `path` without reading it."""
-        try:
+        with reading(path):
             status = path.stat()
-        except OSError as error:
-            raise InputError(f"cannot read {path} ({error.strerror})") from None
         return cls(path, status.st_size, status.st_mtime_ns, describe_state(path))
 
     def stored_fields(self, data: object, outer: tuple[str, ...]) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import zipfile
 
-from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import ZARR_FILES, FileAddress, Url, is_zarr_folder
+from data_pipeline.common.files import ZARR_FILES, FileAddress, Url, is_zarr_folder, reading
 
 _ZIP_MAGIC = b"PK\x03\x04"
 
@@ -16,13 +15,12 @@ def is_zarr(address: FileAddress) -> bool:
         return True
     if address.is_dir():
         return is_zarr_folder(address)
-    try:
+    with reading(address):
         with address.open("rb") as file:
             if file.read(4) != _ZIP_MAGIC:
                 return False
-        with zipfile.ZipFile(address) as archive:
-            return bool({*ZARR_FILES} & {*archive.namelist()})
-    except zipfile.BadZipFile:
-        return True
-    except OSError as error:
-        raise InputError(f"cannot read {address} ({error.strerror})") from None
+        try:
+            with zipfile.ZipFile(address) as archive:
+                return bool({*ZARR_FILES} & {*archive.namelist()})
+        except zipfile.BadZipFile:
+            return True

@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.machine_memory import keep_freed_memory
 
 Item = TypeVar("Item")
 

@@ -8,7 +8,7 @@ import pytest
 FAULTS = """
 import resource, sys
 import numpy as np
-from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.machine_memory import keep_freed_memory
 count, *options = map(int, sys.argv[2:])
 if sys.argv[1] == "keep":
     keep_freed_memory(*options)

@@ -126,5 +126,5 @@ def test_pools_are_made_in_one_place():
         for path in (root / package).rglob("*.py")
         if re.search(r"ThreadPoolExecutor\(|ThreadPool\(", path.read_text())
     ]
-    zarr = ["data_pipeline/formats/zarr/zarr_reader.py", "data_pipeline/formats/zarr/zarr_store.py"]
+    zarr = ["data_pipeline/formats/zarr/zarr_catalog.py", "data_pipeline/formats/zarr/zarr_store.py"]
     assert sorted(made) == ["data_pipeline/common/threads.py", *zarr]

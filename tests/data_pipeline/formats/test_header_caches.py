@@ -18,8 +18,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.netcdf.file import NetCDFFile
-from data_pipeline.formats.netcdf.header_cache import LARGEST_HEADER
-from data_pipeline.formats.netcdf.netcdf_header import netcdf_header
+from data_pipeline.formats.netcdf.netcdf_header import LARGEST_HEADER, netcdf_header
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.writing import Encoder
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.point_reader import PointReader
 from data_pipeline.formats.loaded import LoadedReader
-from data_pipeline.formats.selected_points import SelectedPointsReader
+from data_pipeline.formats.selected_points import PointReader, SelectedPointsReader
 from data_pipeline.grids.points import Points
 
 FILE = Points((1, 2, 3, 4), (10, 20, 30, 40), ids=("a", "b", "c", "d"))

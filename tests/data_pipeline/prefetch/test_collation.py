@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from data_pipeline.prefetch.collation import KEPT_BATCHES, Collator
+from data_pipeline.prefetch.staging import KEPT_BATCHES, Collator
 from data_pipeline.sample import Sample
 
 

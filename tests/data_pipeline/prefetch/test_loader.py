@@ -12,11 +12,10 @@ from waiting import eventually, running_loaders
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
-from data_pipeline.prefetch.collation import Collator
 from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
-from data_pipeline.prefetch.staging import ClosedError
+from data_pipeline.prefetch.staging import ClosedError, Collator
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.samples import sample_reader
 from data_pipeline.samples.sample_reader import Buffers

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.grid import Grid
-from data_pipeline.store import store_reader as reader
-from data_pipeline.store.store_reader import FIELD_LOCATION, StoreReader
+from data_pipeline.store import store_catalog as reader
+from data_pipeline.store.store_catalog import FIELD_LOCATION, StoreReader
 
 H, W = 5, 7
 GRID = Grid.regular(H, 8)

@@ -6,7 +6,7 @@ import pytest
 from marked_messages import ECMWF, keys_of, message
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib.product import product_of
+from data_pipeline.formats.grib.kind import product_of
 from data_pipeline.writing import HeaderMarks, StatisticHeader, marks
 from data_pipeline.writing.marks import IDENTITY, marked, postprocessed
 

@@ -7,7 +7,8 @@ from explained_forecast import CHANNELS, GRID, WEIGHTS, make_climate, make_forec
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
 from evaluation.explanation.forecast_explanation import bias_share, explain_forecast, without_inputs
-from evaluation.explanation.places import APART, largest_cells, place_name, region_name
+from evaluation.explanation.places import APART, largest_cells, region_name
+from evaluation.report.shown_data import place_name
 
 FINE = Grid.regular(19, 36)
 AREA = np.broadcast_to(np.asarray(GRID.weights)[:, None], GRID.shape)

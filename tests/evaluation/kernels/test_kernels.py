@@ -8,9 +8,8 @@ import pytest
 
 from data_pipeline.common.threads import BUDGET
 from evaluation.kernels import ensemble_scores as module
-from evaluation.kernels.ensemble_scores import ensemble_crps, ensemble_scores
+from evaluation.kernels.ensemble_scores import ensemble_crps, ensemble_scores, sorting_network
 from evaluation.kernels.region_sums import RegionSums, add_known, count_missing
-from evaluation.kernels.sorting_network import sorting_network
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 10, 17, 50, 51]
 

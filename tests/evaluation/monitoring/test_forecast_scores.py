@@ -14,7 +14,7 @@ from evaluation.monitoring.forecast_scores import (
     shares_below,
 )
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
-from evaluation.monitoring.share_history import ShareHistory
+from evaluation.monitoring.verification import ShareHistory
 from models.members.conformal import tracked_scores
 
 DAY = 86_400

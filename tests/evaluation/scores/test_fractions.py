@@ -75,4 +75,4 @@ def test_points_are_refused_by_name():
 
     assert missing(grid=Grid.regular(6, 8)) == ""
     assert missing().startswith("stations and points")
-    assert FSS.labels(Settings(TASK, 5, THRESHOLDS), 0)[:2] == ("> 0.3, 3 x 3 cells", "> 0.3, 9 x 9 cells")
+    assert FSS.labels_of(Settings(TASK, 5, THRESHOLDS), 0)[:2] == ("> 0.3, 3 x 3 cells", "> 0.3, 9 x 9 cells")

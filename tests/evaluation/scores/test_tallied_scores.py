@@ -80,7 +80,7 @@ def test_scores_of_a_tally_are_those_of_its_cells(kind):
                 continue  # several cells or both targets together: test_joint.py, test_fractions.py
             means = {name: tally.per_forecast[name][:, target, region].sum(0).value for name in score.statistics}
             found = np.asarray(score.value(**means))
-            count = len(score.labels(settings, target)) if score.labels else 1
+            count = len(score.labels_of(settings, target)) if score.labels else 1
             expected = np.asarray(score_of(score.name, whole))
             np.testing.assert_allclose(
                 found.ravel()[:count], expected.ravel()[:count], rtol=1e-10, atol=1e-12, err_msg=score.name

@@ -7,8 +7,7 @@ from scipy import stats
 from evaluation.scores.ratios import skill
 from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.intervals import Estimate, estimates
-from evaluation.significance.model_comparison import best_set, describe_pairs, detectable_differences
-from evaluation.significance.multiple_tests import discoveries, holm
+from evaluation.significance.model_comparison import best_set, describe_pairs, detectable_differences, discoveries, holm
 
 TIMES = 30 * 86_400 * np.arange(40)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Lattice
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.packing_bits import Resolution
+from data_pipeline.formats.grib.packing import Resolution
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable

@@ -79,7 +79,7 @@ def test_only_the_selection_is_read(plain, tmp_path, monkeypatch):
             return values
 
     monkeypatch.setattr(
-        "data_pipeline.formats.netcdf.netcdf_reader._variable", lambda dataset, name: Watched(original(dataset, name))
+        "data_pipeline.formats.netcdf.netcdf_catalog._variable", lambda dataset, name: Watched(original(dataset, name))
     )
     out = np.empty((1, 1, 2, 6), np.float32)
     fields.read(fields.cells[1, 2, [2]], out, (slice(1, 3), slice(None)))

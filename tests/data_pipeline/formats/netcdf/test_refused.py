@@ -180,7 +180,7 @@ def test_damaged_values_are_reported(plain, tmp_path, monkeypatch):
     def broken(*_):
         raise RuntimeError("NetCDF: HDF error")
 
-    monkeypatch.setattr("data_pipeline.formats.netcdf.netcdf_reader._variable", broken)
+    monkeypatch.setattr("data_pipeline.formats.netcdf.netcdf_catalog._variable", broken)
     with pytest.raises(InputError, match=r"a.nc is damaged: the values of t2m cannot be read \(NetCDF: HDF error\)"):
         dataset.load()
 

@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 from data_pipeline.formats.open import ensemble_fields
-from data_pipeline.formats.zarr import zarr_reader as reader
+from data_pipeline.formats.zarr import zarr_catalog as reader
 from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog
 from data_pipeline.task import Variable
 
