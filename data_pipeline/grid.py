@@ -122,3 +122,11 @@ def how_to_regrid(*grids: Grid) -> str:
     if all(type(grid) is Grid for grid in grids):
         return "set data.archive.grid=ensemble to read all on the ensemble's grid (docs/data/grids.md)"
     return "bring all to the same points first; data.archive.grid is for regular and reduced grids"
+
+
+def half_way(points: np.ndarray) -> np.ndarray:
+    """Return the midpoints between points, and a point half a step beyond each end; a single point has step 1."""
+    if len(points) == 1:
+        return np.array([points[0] - 0.5, points[0] + 0.5])
+    middle = (points[:-1] + points[1:]) / 2
+    return np.concatenate([[2 * points[0] - middle[0]], middle, [2 * points[-1] - middle[-1]]])

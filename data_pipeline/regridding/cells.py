@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid, half_way
 from data_pipeline.grids.reduced_grid import ReducedGrid
 
 POLE_STEPS = 0.8
@@ -45,11 +45,3 @@ def longitude_edges(grid: Grid) -> np.ndarray:
         edges[0] = (longitudes[0] + longitudes[-1] - 360) / 2
         edges[-1] = edges[0] + 360
     return edges
-
-
-def half_way(points: np.ndarray) -> np.ndarray:
-    """Return the midpoints between points, and a point half a step beyond each end; a single point has step 1."""
-    if len(points) == 1:
-        return np.array([points[0] - 0.5, points[0] + 0.5])
-    middle = (points[:-1] + points[1:]) / 2
-    return np.concatenate([[2 * points[0] - middle[0]], middle, [2 * points[-1] - middle[-1]]])

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid, half_way
 from data_pipeline.grids.reduced_grid import ReducedGrid
-from data_pipeline.regridding.cells import continues_across_pole, half_way, latitude_edges, longitude_edges
+from data_pipeline.regridding.cells import continues_across_pole, latitude_edges, longitude_edges
 from data_pipeline.regridding.grid_coverage import refuse_uncovered
 
 Method = Literal["conservative", "bilinear"]

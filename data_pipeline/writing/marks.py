@@ -68,7 +68,7 @@ def marked(message: bytes) -> bytes:
     if message[7] == 1:
         at = 8 + 5
     else:
-        section = sections_of(message)[4]
+        section = section_starts(message)[4]
         template = template_of(message)
         late = template in POSTPROCESSED_TEMPLATES.values()
         kind = section + (16 if late else 11)
@@ -89,7 +89,7 @@ def postprocessed(message: bytes) -> bytes:
             "template=postprocessed needs GRIB2, and the input has GRIB1 messages, which have no such template; "
             "convert the input with ecCodes' grib_set -s edition=2 IN OUT, or set template=same"
         )
-    template, section = template_of(message), sections_of(message)[4]
+    template, section = template_of(message), section_starts(message)[4]
     if template in POSTPROCESSED_TEMPLATES.values():
         return message
     if template not in POSTPROCESSED_TEMPLATES:
@@ -109,7 +109,7 @@ def postprocessed(message: bytes) -> bytes:
     )  # fmt: skip
 
 
-def sections_of(message: bytes) -> dict[int, int]:
+def section_starts(message: bytes) -> dict[int, int]:
     """Return the position of each section of a message with one field, by its number; section 0 is left out."""
     sections: dict[int, int] = {}
     if message[7] == 1:
@@ -132,7 +132,7 @@ def sections_of(message: bytes) -> dict[int, int]:
 
 def template_of(message: bytes) -> int:
     """Return the product definition template number of a GRIB2 message."""
-    section = sections_of(message)[4]
+    section = section_starts(message)[4]
     return int.from_bytes(message[section + 7 : section + 9], "big")
 
 
@@ -140,7 +140,7 @@ def _kind(message: bytes) -> Hashable:
     """Return the bytes that messages of one parameter, centre, level and template share."""
     if message[7] == 1:
         return message[8 + 3 : 8 + 12]
-    section = sections_of(message)[4]
+    section = section_starts(message)[4]
     return message[6], message[16:25], message[section + 7 : section + 14], message[section + 22 : section + 34]
 
 

@@ -15,7 +15,7 @@ from data_pipeline.formats.grib.keys import opened
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import weights_between
 from data_pipeline.writing.encode import grid_template
-from data_pipeline.writing.marks import sections_of
+from data_pipeline.writing.marks import section_starts
 
 NO_CATALOGUED_GRID = 255
 """Octet 7 of GRIB1's section 1: the grid is described in section 2."""
@@ -101,5 +101,5 @@ def _sections2(message: bytes) -> dict[int, bytes]:
     """Return the sections of a GRIB2 message with one field, by number."""
     return {
         number: message[at : at + int.from_bytes(message[at : at + 4], "big")]
-        for number, at in sections_of(message).items()
+        for number, at in section_starts(message).items()
     }

@@ -17,7 +17,7 @@ from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.keys import opened
 from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, Resolution, decodable, unpack
 from data_pipeline.writing.encode import MISSING
-from data_pipeline.writing.marks import SectionError, sections_of
+from data_pipeline.writing.marks import SectionError, section_starts
 
 COMPLETE_PACKINGS = (0, 40, 41, 42)
 """GRIB2 packing templates that mark missing values only in a bitmap: simple, JPEG 2000, PNG, CCSDS."""
@@ -115,7 +115,7 @@ def _simple_packing(message: bytes) -> tuple[Packing, int]:
     Bits are -1 unless the packing is simple and no value is missing. `headers` reads many messages at once; for a
     single message, it would take as long as decoding with ecCodes.
     """
-    sections = sections_of(message)
+    sections = section_starts(message)
 
     def signed(at: int) -> int:
         value = int.from_bytes(message[at : at + 2], "big")
@@ -141,7 +141,7 @@ def _is_decodable(packing: Packing) -> bool:
 
 def _is_complete(message: bytes) -> bool:
     """Whether the headers of a message say that no value is missing."""
-    sections = sections_of(message)
+    sections = section_starts(message)
     if message[7] == 1:
         return not message[15] & GRIB1_BITMAP and not message[sections[4] + 3] & 0xF0  # simple packing of grid points
     packing = sections[5]
@@ -155,7 +155,7 @@ def _header(message: bytes) -> bytes:
     In GRIB1 these are section 1 without the decimal scale in octets 27 and 28, and section 2 if there is one; in GRIB2,
     sections 1 to 4.
     """
-    sections = sections_of(message)
+    sections = section_starts(message)
     if message[7] == 1:
         start, end = sections[1], sections.get(3, sections[4])
         return message[start : start + 26] + message[start + 28 : end]

@@ -7,9 +7,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from data_pipeline.grid import Grid
+from data_pipeline.grid import Grid, half_way
 from data_pipeline.grids.points import Points
-from data_pipeline.regridding.cells import half_way
 
 WIDEST_AREA = 120.0
 """Points with a gap in longitude wider than this (degrees) are drawn as an area, others on the globe."""
