@@ -64,20 +64,6 @@ def test_a_signal_at_the_start_ends_the_process_with_one_line(program, number):
     assert ended(process) == (3, "", f"error: {interruption.INTERRUPTED}\n")
 
 
-@EVERY
-def test_a_signal_raises_keyboard_interrupt(program, number):
-    process = program("""
-        interruption.install()
-        try:
-            tell('ready')
-            time.sleep(100)
-        except KeyboardInterrupt:
-            tell(interruption.requested())
-    """)
-    process.send_signal(number)
-    assert ended(process) == (0, "True\n", "")
-
-
 def test_a_signal_before_the_handler_waits_for_it(program):
     """`env --block-signal` blocks the signals of the process before Python starts."""
     process = program(
@@ -225,18 +211,18 @@ tell(child.returncode)
     assert stderr == f"error: {interruption.INTERRUPTED}\n"
 
 
-def test_a_signal_while_children_start_is_handled_after_it(program):
-    process = program("""
-        interruption.install()
-        try:
-            with interruption.blocked():
-                os.kill(os.getpid(), signal.SIGUSR1)
-                tell('ready')
-            tell('not interrupted')
-        except KeyboardInterrupt:
-            tell('interrupted')
-    """)
-    assert ended(process) == (0, "interrupted\n", "")
+def test_a_signal_while_children_start_is_handled_after_it():
+    done = []
+
+    def start():
+        with interruption.blocked():
+            signal.raise_signal(signal.SIGUSR1)
+            done.append("started")
+        done.append("not interrupted")
+
+    with interruption.handled(), pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["started"]
 
 
 def test_a_forked_child_does_not_end_its_parent(program):
@@ -305,9 +291,10 @@ def test_a_signal_does_not_change_the_code_of_a_command_that_has_ended(program):
     assert ended(process) == (0, "cleared\n", "")
 
 
-def test_handlers_of_a_program_are_restored():
+@EVERY
+def test_handlers_of_a_program_are_restored(number):
     before = [signal.getsignal(number) for number in interruption.SIGNALS]
     with interruption.handled(), pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(number)
     assert interruption.requested()
     assert [signal.getsignal(number) for number in interruption.SIGNALS] == before

@@ -69,23 +69,9 @@ def test_a_process_knows_its_memory():
     assert process_memory() > 10**7
 
 
-@pytest.mark.parametrize(
-    ("value", "nbytes"),
-    [
-        ("8GB", 8 * 10**9),
-        ("8 G", 8 * 10**9),
-        ("1.5 GiB", 3 * 2**29),
-        ("500mb", 5 * 10**8),
-        ("2048", 2048),
-        (123, 123),
-        (" 1 TB ", 10**12),
-    ],
-)
-def test_amounts_of_memory(value, nbytes):
-    assert size_in_bytes("memory", value) == nbytes
-
-
-@pytest.mark.parametrize("value", ["8 X", "GB", "-1GB", "0", "", 0, -5, 1.5, True, "8GB free"])
-def test_other_amounts_are_refused(value):
-    with pytest.raises(InputError, match="must be a size such as 4GB or 16GiB"):
-        size_in_bytes("trainer.memory", value)
+def test_amounts_of_memory():
+    sizes = {"8GB": 8e9, "8 G": 8e9, "1.5 GiB": 3 * 2**29, "500mb": 5e8, "2048": 2048, 123: 123, " 1 TB ": 1e12}
+    assert {value: size_in_bytes("memory", value) for value in sizes} == sizes
+    for value in ("8 X", "GB", "-1GB", "0", "", 0, -5, 1.5, True, "8GB free"):
+        with pytest.raises(InputError, match="must be a size such as 4GB or 16GiB"):
+            size_in_bytes("trainer.memory", value)

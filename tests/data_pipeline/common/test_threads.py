@@ -1,9 +1,8 @@
 """One budget of threads for all pools of a process, within the processors that it may use."""
 
+import multiprocessing
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -59,14 +58,17 @@ def test_an_error_or_an_abandoned_loop_gives_the_threads_back(budget):
     assert budget._lent == 0
 
 
-def test_a_forked_process_starts_with_a_full_budget():
-    code = (
-        "import os\nfrom data_pipeline.common.threads import BUDGET\n"
-        "BUDGET.limit(3)\nloan = BUDGET.borrow(3)\nloan.__enter__()\nBUDGET._lock.acquire()\n"
-        "if os.fork() == 0:\n    with BUDGET.borrow(3) as count:\n        os._exit(count)\n"
-        "os._exit(os.waitstatus_to_exitcode(os.wait()[1]))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 3
+def borrow_and_exit():
+    with BUDGET.borrow(4) as count:
+        os._exit(count)
+
+
+def test_a_forked_process_starts_with_a_full_budget(budget):
+    child = multiprocessing.get_context("fork").Process(target=borrow_and_exit)
+    with budget.borrow(4), budget._lock:
+        child.start()
+        child.join(60)
+    assert child.exitcode == 4
 
 
 @pytest.mark.parametrize(

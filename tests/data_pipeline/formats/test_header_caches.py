@@ -1,9 +1,9 @@
 """The caches of headers: files are read once, and nothing but their present content decides what is read."""
 
 import json
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -54,26 +54,10 @@ def grib_headers(path):
 
 
 def netcdf_headers(path):
-    """All of a header, with types and bits of numbers."""
-
-    def plain(value):
-        if isinstance(value, np.ndarray | np.generic):
-            return type(value), value.dtype.kind, value.shape, value.tolist()
-        return type(value), value
-
-    def described(attributes):
-        return {key: plain(value) for key, value in attributes.items()}
-
+    """All of a header, with types and all digits of numbers."""
     header = netcdf_header(path)
-    coordinates = [
-        (c.name, c.role, c.dimensions, plain(c.values), described(c.attributes), c.bounds and plain(c.bounds.values))
-        for c in header.coordinates
-    ]
-    return (
-        header.file,
-        coordinates,
-        [(v.name, v.dimensions, v.shape, described(v.attributes)) for v in header.variables],
-    )
+    with np.printoptions(floatmode="unique", threshold=sys.maxsize):
+        return header.file, repr(header.coordinates), repr(header.variables)
 
 
 FORMATS = {"grib": (write_grib, grib_headers), "netcdf": (write_netcdf, netcdf_headers)}
@@ -171,20 +155,26 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", [*DAMAGE, "folder"])
-def test_a_damaged_cache_is_replaced(indexed, cache, opened, damage):
+def test_a_damaged_cache_is_replaced(indexed, cache, opened):
     _, path, headers = indexed
     fresh = headers(path)
     (stored,) = cache.rglob("*.index")
     content = stored.read_bytes()
-    stored.unlink()
-    if damage == "folder":
-        stored.mkdir()
-    else:
+    for damage in DAMAGE:
         stored.write_bytes(DAMAGE[damage](content))
-    for reads in (2, 3 if damage == "folder" else 2):
-        assert headers(path) == fresh
-        assert len(opened) == reads
+        opened.clear()
+        assert headers(path) == headers(path) == fresh, damage
+        assert len(opened) == 1, damage
+
+
+def test_a_folder_in_place_of_the_cache_is_ignored(indexed, cache, opened):
+    _, path, headers = indexed
+    fresh = headers(path)
+    (stored,) = cache.rglob("*.index")
+    stored.unlink()
+    stored.mkdir()
+    assert headers(path) == headers(path) == fresh
+    assert len(opened) == 3
 
 
 def test_a_cache_that_cannot_be_written_is_ignored(indexed, opened, tmp_path, monkeypatch):
@@ -237,24 +227,22 @@ def test_large_coordinates_are_not_kept(tmp_path, cache):
     assert not list(cache.rglob("*.index"))
 
 
-READER = """
-import sys
-from pathlib import Path
-from data_pipeline.formats.grib.cache import table_of
-from data_pipeline.formats.grib.table import Table
-path = Path(sys.argv[1])
-expected = Table.of(path)
-for _ in range(30):
-    table = table_of(path)
-    assert table.kinds == expected.kinds and (table.records == expected.records).all()
-    stored = next(Path(sys.argv[2]).rglob("*.index"), None)
-    if stored:
-        stored.unlink(missing_ok=True)
-"""
+def read_and_remove(path, cache):
+    expected = Table.of(path)
+    for _ in range(30):
+        table = table_of(path)
+        assert table.kinds == expected.kinds
+        assert (table.records == expected.records).all()
+        if stored := next(cache.rglob("*.index"), None):
+            stored.unlink(missing_ok=True)
 
 
 def test_processes_that_write_and_remove_one_cache_never_read_part_of_it(cache, tmp_path):
-    command = [sys.executable, "-c", READER, str(write_grib(tmp_path / "file")), str(cache)]
-    readers = [subprocess.Popen(command, cwd=Path(__file__).parents[3]) for _ in range(2)]
-    assert [reader.wait(60) for reader in readers] == [0, 0]
+    task = {"target": read_and_remove, "args": (write_grib(tmp_path / "file"), cache)}
+    readers = [multiprocessing.get_context("fork").Process(**task) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(60)
+    assert [reader.exitcode for reader in readers] == [0, 0]
     assert not [path for path in cache.rglob("*") if "partial" in path.name]

@@ -69,22 +69,19 @@ def test_a_copy_for_another_process_holds_no_fields():
 # Some points of a file
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected", "windows"),
-    [
+def test_points_come_in_the_wanted_order_from_the_rows_in_between():
+    for rows, expected, windows in (
         (ALL, [502, 500, np.nan], [slice(0, 3)]),
         (slice(0, 1), [502], [slice(2, 3)]),
         (slice(2, 3), [np.nan], []),
         (np.array([1, 0]), [500, 502], [slice(0, 3)]),
-    ],
-)
-def test_points_come_in_the_wanted_order_from_the_rows_in_between(rows, expected, windows):
-    source = Source()
-    found = read(SelectedPointsReader.of(source, MINE), [5, -1], (rows, ALL), (len(expected), 1))
-    np.testing.assert_array_equal(found[0, :, 0], expected)
-    assert np.isnan(found[1]).all()
-    assert source.windows == windows
-    assert read(SelectedPointsReader.of(source, MINE), [5], (1, 0), ()) == 500
+    ):
+        source = Source()
+        found = read(SelectedPointsReader.of(source, MINE), [5, -1], (rows, ALL), (len(expected), 1))
+        np.testing.assert_array_equal(found[0, :, 0], expected)
+        assert np.isnan(found[1]).all()
+        assert source.windows == windows
+        assert read(SelectedPointsReader.of(source, MINE), [5], (1, 0), ()) == 500
 
 
 def test_stations_without_a_common_id_are_refused():
@@ -92,16 +89,10 @@ def test_stations_without_a_common_id_are_refused():
         SelectedPointsReader.of(Source(), Points((9,), (90,), ids=("x",)))
 
 
-# Cells of a grid as points
-
-
-@pytest.mark.parametrize(
-    ("rows", "window"),
-    [(slice(0, 12), (0, 3)), (slice(5, 7), (1, 2)), (slice(7, 12), (1, 3)), (np.array([11, 8]), (2, 3))],
-)
-def test_points_are_cells_row_by_row_and_other_rows_are_not_read(rows, window):
+def test_points_are_cells_row_by_row_and_other_rows_are_not_read():
     points = Points((0.0,) * 12, tuple(range(12)))
-    source, numbers = Source(points, columns=4), np.arange(12)[rows]
-    found = read(PointReader(points, source, 4), [1, 0], (rows, ALL), (len(numbers), 1))
-    np.testing.assert_array_equal(found[..., 0], [100 + numbers, numbers])
-    assert source.windows == [slice(*window)]
+    for rows, window in ((slice(5, 7), slice(1, 2)), (slice(7, 12), slice(1, 3)), (np.array([11, 8]), slice(2, 3))):
+        source, numbers = Source(points, columns=4), np.arange(12)[rows]
+        found = read(PointReader(points, source, 4), [1, 0], (rows, ALL), (len(numbers), 1))
+        np.testing.assert_array_equal(found[..., 0], [100 + numbers, numbers])
+        assert source.windows == [window]

@@ -23,7 +23,7 @@ def amount(begin, end):
     return RATE[begin:end].sum()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(spans, st.integers(0, 6), st.integers(1, 6), st.booleans())
 def test_a_tiling_has_the_amount_of_its_interval(spans, begin, length, differences):
     found = Tiling(tuple(spans), differences).find(begin, begin + length)
@@ -34,7 +34,7 @@ def test_a_tiling_has_the_amount_of_its_interval(spans, begin, length, differenc
         assert all(spans[k].begin >= begin for k, sign in found if not differences)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(spans, st.integers(0, 4), st.integers(1, 5))
 def test_a_tiling_is_found_wherever_one_exists_and_has_the_fewest_fields(spans, begin, length):
     tiles = [

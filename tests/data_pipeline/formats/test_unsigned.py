@@ -57,7 +57,8 @@ def write_zarr(folder, values, attributes, layout):
     return folder / "file.zarr"
 
 
-LAYOUTS = [(zarr_format, plain, times) for zarr_format in (2, 3) for plain in (True, False) for times in (1, 3)]
+LAYOUTS = [(2, True, 3), (2, False, 1), (3, True, 1), (3, False, 3)]
+"""Format of Zarr, whether it is not compressed, and times of a chunk."""
 FILES = [
     pytest.param(write_netcdf, None, id="netcdf"),
     *(pytest.param(write_zarr, layout, id="zarr{}-{}-{}".format(*layout)) for layout in LAYOUTS),

@@ -8,9 +8,8 @@ from data_pipeline.variables.meaning import Meaning
 from data_pipeline.variables.variable import Variable
 
 
-@pytest.mark.parametrize(
-    ("text", "leaves", "units", "parity"),
-    [
+def test_what_a_formula_reads():
+    for text, leaves, units, parity in (
         ("advection( t@850 )", "t@850 u@850 v@850", "K s⁻¹", 1),
         ("advection(2t)", "2t 10u 10v", "K s⁻¹", 1),
         ("advection(t@850-24h)", "t@850-24h u@850-24h v@850-24h", "K s⁻¹", 1),
@@ -30,15 +29,13 @@ from data_pipeline.variables.variable import Variable
         ("change(u@500, 24)", "u@500 u@500-24h", "m s⁻¹", -1),
         ("change(thickness(500, 850), 24)", "z@500 z@850 z@500-24h z@850-24h", "m", 1),
         ("change(change(2t, 24), 24)", "2t 2t-24h 2t-48h", "K", 1),
-    ],
-)
-def test_what_a_formula_reads(text, leaves, units, parity):
-    formula = Formula.parse(text)
-    assert " ".join(map(str, formula.leaves)) == leaves
-    assert (formula.units, formula.parity) == (units, parity)
-    assert Formula.parse(str(formula)) == formula == read_variable(text)
-    meaning = Meaning.stated(formula, [24])
-    assert Meaning.from_json(meaning.to_json()) == meaning
+    ):
+        formula = Formula.parse(text)
+        assert " ".join(map(str, formula.leaves)) == leaves
+        assert (formula.units, formula.parity) == (units, parity)
+        assert Formula.parse(str(formula)) == formula == read_variable(text)
+        meaning = Meaning.stated(formula, [24])
+        assert Meaning.from_json(meaning.to_json()) == meaning
 
 
 def test_two_spellings_of_one_formula_are_equal():
@@ -48,9 +45,8 @@ def test_two_spellings_of_one_formula_are_equal():
     assert read_variable("t@850") == Variable("t", 850)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
+def test_wrong_formulas_are_refused():
+    for text, sentence in (
         ("twist(t@850)", r"cannot read the formula 'twist\(t@850\)'; write one of gradient\(t@850\)"),
         ("gradient(t@850", r"cannot read the formula 'gradient\(t@850'"),
         ("gradient(gradient(t@850)", "the brackets of the formula .* do not match"),
@@ -71,11 +67,9 @@ def test_two_spellings_of_one_formula_are_equal():
         ),
         ("difference(u@500, t@500)", "has wrong arguments; write it like difference"),
         ("t@850", "'t@850' in formulas is no formula"),
-    ],
-)
-def test_wrong_formulas_are_refused(text, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Formula.parse(text)
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Formula.parse(text)
 
 
 def test_wrong_units_are_refused():

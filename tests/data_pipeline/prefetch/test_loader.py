@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import eventually, running_loaders
 
@@ -31,6 +31,7 @@ def loader(data, order, rank=0, **budget):
     return Prefetcher(tiers, order, rank)
 
 
+@settings(max_examples=40)
 @given(
     count=st.integers(1, 30),
     batch_size=st.integers(1, 8),
@@ -61,6 +62,7 @@ def test_batches_follow_the_order(numbered, count, batch_size, epochs, slots, me
         assert batch.static.shape == (len(k), 2, 1, 3)
 
 
+@settings(max_examples=15)
 @given(st.integers(0, 2), st.integers(0, 4))
 def test_a_resumed_epoch_has_exactly_the_remaining_batches(numbered, epoch, step):
     data, order = numbered(18, cells=3), SampleOrder(18, 4, epochs=3, seed=2)
@@ -81,6 +83,7 @@ def test_a_resumed_epoch_has_exactly_the_remaining_batches(numbered, epoch, step
             assert [numbers(batch) for batch in second] == expected[order.steps : 2 * order.steps]
 
 
+@settings(max_examples=24)
 @given(left_after=st.integers(1, 4), together=st.integers(1, 3), epoch=st.integers(0, 1), asked=st.booleans())
 def test_an_iteration_that_was_left_does_not_disturb_the_next_one(numbered, left_after, together, epoch, asked):
     """The first one may end at any time: a loop that an exception has left lives as long as the traceback."""
@@ -175,7 +178,7 @@ def test_idle_threads_fill_the_tiers(numbered):
         assert max(data.reads.values()) == 1
 
 
-def test_read_errors_reach_the_loop_with_their_traceback(numbered):
+def test_errors_of_threads_reach_the_loop_with_their_traceback(numbered, monkeypatch):
     data, order = numbered(20, broken={SampleOrder(20, 4).permutation(0)[9]}), SampleOrder(20, 4)
     batches = loader(data, order, threads=3)
     iterator = iter(batches)
@@ -184,9 +187,6 @@ def test_read_errors_reach_the_loop_with_their_traceback(numbered):
         next(iterator)
     assert "__getitem__" in [frame.name for frame in traceback.extract_tb(caught.tb)]
     batches.close()
-
-
-def test_an_unexpected_error_in_a_thread_does_not_block_the_loop(numbered, monkeypatch):
     batches = loader(numbered(20), SampleOrder(20, 4))
     monkeypatch.setattr(batches._tiers, "write_to_disk", lambda index, sample: 1 / 0)
     with pytest.raises(ZeroDivisionError):

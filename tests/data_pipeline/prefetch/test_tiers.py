@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.dataset import batches
@@ -36,6 +36,7 @@ def folder_bytes(folder):
     return sum(path.stat().st_size for path in folder.rglob("*.sample"))
 
 
+@settings(max_examples=40)
 @given(memory=st.integers(0, 12), disk=st.integers(0, 12), order=st.lists(st.integers(0, 9), max_size=40))
 def test_samples_equal_those_of_the_data_set(numbered, same, tmp_path_factory, memory, disk, order):
     data, plain = numbered(10), numbered(10)

@@ -14,6 +14,7 @@ import eccodes
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 from regridding_parts import GRIDS
 
 from data_pipeline.formats.grib.horizontal import Layout
@@ -52,26 +53,18 @@ def read(path):
 
 def write_cells(path, grid, values):
     """Write a reduced grid as unstructured cells with four corners each."""
-    latitudes, north, south = (
-        np.repeat(rows, grid.counts) for rows in (grid.latitudes, grid.edges[:-1], grid.edges[1:])
-    )
-    longitudes = np.concatenate([grid.longitudes_of(row) for row in range(len(grid.counts))])
+    lat, north, south = (np.repeat(rows, grid.counts) for rows in (grid.latitudes, grid.edges[:-1], grid.edges[1:]))
+    lon = np.concatenate([grid.longitudes_of(row) for row in range(len(grid.counts))])
     half = np.repeat(180 / np.array(grid.counts), grid.counts)
-    corners = {
-        "lat": (latitudes, [north, north, south, south], "north"),
-        "lon": (longitudes, [longitudes + half, longitudes - half, longitudes - half, longitudes + half], "east"),
+    cells = {
+        "lat": ("cell", lat, {"units": "degrees_north", "bounds": "lat_bounds"}),
+        "lon": ("cell", lon, {"units": "degrees_east", "bounds": "lon_bounds"}),
+        "lat_bounds": (("corner", "cell"), [north, north, south, south]),
+        "lon_bounds": (("corner", "cell"), [lon + half, lon - half, lon - half, lon + half]),
+        "x": ("cell", values, {"coordinates": "lat lon", "CDI_grid_type": "unstructured"}),
     }
-    with netCDF4.Dataset(path, "w") as file:
-        file.createDimension("cell", len(values))
-        file.createDimension("corner", 4)
-        for name, (centre, sides, direction) in corners.items():
-            variable = file.createVariable(name, "f8", ("cell",))
-            variable[:] = centre
-            variable.setncatts({"units": f"degrees_{direction}", "bounds": f"{name}_bounds"})
-            file.createVariable(f"{name}_bounds", "f8", ("cell", "corner"))[:] = np.stack(sides, axis=1)
-        variable = file.createVariable("x", "f8", ("cell",))
-        variable[:] = values
-        variable.setncatts({"coordinates": "lat lon", "CDI_grid_type": "unstructured"})
+    encoding = {name: {"_FillValue": None} for name in cells}
+    xr.Dataset(cells).transpose("cell", ...).to_netcdf(path, encoding=encoding)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -96,14 +89,11 @@ def test_reduced_grids_bilinear(samples, tmp_path, name):
 def test_regular_grids(tmp_path, name, method):
     grid = GRIDS[name]
     values = np.random.default_rng(2).normal(280, 15, grid.shape)
-    with netCDF4.Dataset(tmp_path / "in.nc", "w") as file:
-        for axis, direction in (("latitudes", "north"), ("longitudes", "east")):
-            coordinate = getattr(grid, axis)
-            file.createDimension(axis[:3], len(coordinate))
-            variable = file.createVariable(axis[:3], "f8", (axis[:3],))
-            variable[:] = coordinate
-            variable.setncatts({"units": f"degrees_{direction}", "standard_name": axis[:-1]})
-        file.createVariable("x", "f8", ("lat", "lon"))[:] = values
+    axes = {
+        "lat": ("lat", list(grid.latitudes), {"units": "degrees_north", "standard_name": "latitude"}),
+        "lon": ("lon", list(grid.longitudes), {"units": "degrees_east", "standard_name": "longitude"}),
+    }
+    xr.Dataset({"x": (("lat", "lon"), values)}, axes).to_netcdf(tmp_path / "in.nc")
     ours = weights_between(grid, TARGET, method).apply(values.ravel(), np.arange(19))
     theirs = cdo(tmp_path, [f"{OPERATOR[method]},target"], tmp_path / "in.nc")
     inner = slice(1, -1) if method == "bilinear" else slice(None)

@@ -26,17 +26,14 @@ def test_degrees_give_the_area_that_all_files_have():
     np.testing.assert_allclose(np.diff(found.longitudes), 1.5)
 
 
-@pytest.mark.parametrize(
-    ("degrees", "sources", "message"),
-    [
+def test_degrees_without_a_grid_are_refused():
+    for degrees, sources, message in (
         (0.7, [Grid.regular(19, 36)], "does not divide 180 degrees"),
         (10, [Grid((50.0, 49.0), (0.0, 1.0, 2.0))], "fewer than 2 x 2 points in the area"),
         (10, [Grid((50.0, 0.0), tuple(range(west, west + 341))) for west in (-170, 10)], "several parts"),
-    ],
-)
-def test_degrees_without_a_grid_are_refused(degrees, sources, message):
-    with pytest.raises(InputError, match=message):
-        regular_grid(degrees, sources)
+    ):
+        with pytest.raises(InputError, match=message):
+            regular_grid(degrees, sources)
 
 
 @pytest.mark.parametrize("value", ["regular", "0.5x0.5", True, 0, -1.5, 90, [1, 2], float("nan")])

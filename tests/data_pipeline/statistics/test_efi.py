@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -33,6 +33,7 @@ def test_members_outside_the_climate_have_the_extreme_index(form, limit):
     assert index_of(np.full(10, -99.0), form) == pytest.approx(-limit, abs=5e-5)
 
 
+@settings(max_examples=20)
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12))
 def test_the_exact_form_equals_the_integral(members):
     below = [np.mean(np.array(members) < q) + np.mean(np.array(members) == q) / 2 for q in CLIMATE[:, 0]]
@@ -47,6 +48,7 @@ def test_the_exact_form_equals_the_integral(members):
     assert index_of(members, "exact") == pytest.approx(2 / np.pi * whole, abs=1e-6)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=12))
 def test_the_reference_form_equals_the_published_algorithm(members):
     own, total = np.quantile(members, REFERENCE_PROBABILITIES), 0.0
@@ -95,11 +97,13 @@ def test_rain_has_the_index_of_ecmwf(expected):
     assert extreme_forecast_index(*arrays, eps=Variable("tp").trace) == pytest.approx(expected, abs=5e-4)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.integers(0, 2**32 - 1))
 def test_only_the_wet_part_of_the_climate_counts(members, seed):
     """Against numerical integrals over the intervals of the climate that end above eps, with F linear in them."""
     random = np.random.default_rng(seed)
     climate = np.sort(random.choice([0, 0.05, 0.1, 0.3], 21) * random.random(21))[:, None]
+    members[0] = climate[climate <= 0.1].max(initial=0)  # the last dry quantile
     below = [np.mean([(x < q) + (x == q) * (0.5 if q > 0.1 else 1) for x in members]) for q in climate[:, 0]]
     angle = (np.arange(400) + 0.5) / 400
     over = under = 0.0
@@ -129,9 +133,9 @@ def test_the_reference_form_reads_its_own_quantiles():
         extreme_forecast_index(members, climate[:22, None], "reference")
 
 
-@pytest.mark.parametrize(("mean", "spread"), [(1, 0.5), (-2.5, 0.3)])
-def test_the_quantiles_of_the_file_give_the_integral(mean, spread):
+def test_the_quantiles_of_the_file_give_the_integral():
     """For a normal forecast and the climate of 2000 standard normal values."""
+    mean, spread = -2.5, 0.3
     angle = (np.arange(20_000) + 0.5) / 20_000 * np.pi / 2
     p = np.sin(angle) ** 2
     expected = 2 * np.mean(p - norm.cdf(norm.ppf(p), mean, spread))
@@ -141,6 +145,7 @@ def test_the_quantiles_of_the_file_give_the_integral(mean, spread):
     assert found == pytest.approx(expected, abs=0.01)
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 30), st.integers(0, 2**32 - 1))
 def test_quantiles_equal_those_of_numpy(count, seed):
     random = np.random.default_rng(seed)
@@ -171,16 +176,13 @@ def test_the_climate_equals_a_loop_over_starts(toy, computed, in_training, windo
             assert np.allclose(found["climate"][0, j, d], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_wrong_options_are_refused():
+    for options, sentence in (
         ({"window_starts": 8}, "efi.window_starts must be odd"),
         ({"window_starts": 0}, "efi.window_starts must be a whole number from 1 to 365"),
         ({"memory_bytes": "much"}, "efi.memory_bytes must be a number greater than 0"),
-    ],
-)
-def test_wrong_options_are_refused(options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        EfiClimate(**options)
+    ):
+        with pytest.raises(InputError, match=sentence):
+            EfiClimate(**options)
     with pytest.raises(InputError, match="the form of the EFI must be reference or exact, got 'best'"):
         index_of([0.0], "best")

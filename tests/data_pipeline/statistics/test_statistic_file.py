@@ -37,6 +37,9 @@ def test_the_file_holds_the_computed_values(training, computed, climate):
             assert list(dataset[name].values) == list(values)
     assert dataset.latitude.values.tolist() == list(training.grid.latitudes)
     assert dataset.latitude.attrs["units"] == "degrees_north"
+    part = load_statistic(climate, "efi", day=4, lead_time=24)
+    assert part.climate.dims == ("variable", "quantile", "latitude", "longitude")
+    assert np.array_equal(part.climate, dataset.climate.sel(day=4, lead_time=24))
 
 
 def test_files_are_equal_on_repetition_and_on_other_clusters(training, climate, tmp_path):
@@ -66,23 +69,13 @@ def test_is_written_compares_statistic_options_years_and_data(training, climate)
     assert not is_written(climate.with_name("none.nc"), EfiClimate(), training)
 
 
-def test_a_selection_can_be_read(climate):
-    whole = load_statistic(climate, "efi")
-    part = load_statistic(climate, "efi", day=4, lead_time=24)
-    assert part.climate.dims == ("variable", "quantile", "latitude", "longitude")
-    assert np.array_equal(part.climate, whole.climate.sel(day=4, lead_time=24))
-
-
-def test_what_is_not_there_is_named(climate, tmp_path):
+def test_what_is_not_there_is_named_and_another_format_is_refused(climate, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"efi\.nc has no day=5; choose one of .*4, 8, 11"):
         load_statistic(climate, "efi", day=5)
     with pytest.raises(InputError, match=r"efi\.nc holds the statistic efi, not local"):
         load_statistic(climate, "local")
     with pytest.raises(InputError, match=r"the file .*local\.nc does not exist; make it with deepweather prepare"):
         load_statistic(tmp_path / "local.nc", "local")
-
-
-def test_a_file_of_another_format_is_refused(climate, monkeypatch):
     monkeypatch.setattr("data_pipeline.statistics.statistic_file._VERSION", 3)
     with pytest.raises(InputError, match=r"efi\.nc has format 2, this version reads 3; run prepare again"):
         load_statistic(climate, "efi")
@@ -99,21 +92,18 @@ def test_a_damaged_value_is_found(climate, tmp_path):
         load_statistic(tmp_path / "efi.nc", "efi")
 
 
-@pytest.mark.parametrize("part", [slice(-100), slice(0), slice(100, None)], ids=str)
-def test_an_incomplete_file_is_refused(climate, tmp_path, part):
-    (tmp_path / "efi.nc").write_bytes(climate.read_bytes()[part])
-    with pytest.raises(InputError, match=r"efi\.nc is not a complete NetCDF file; name a file that"):
-        load_statistic(tmp_path / "efi.nc", "efi")
-
-
-@pytest.mark.parametrize("change", ["made_from", "provenance"])
-def test_a_file_with_edited_attributes_is_refused(climate, tmp_path, change):
-    path = tmp_path / "efi.nc"
-    path.write_bytes(climate.read_bytes())
-    with netCDF4.Dataset(path, "a") as file:
-        file.setncattr(change, getattr(file, change).replace("2", "3") + " ")
-    with pytest.raises(InputError, match=r"efi\.nc has no valid attribute made_from"):
-        load_statistic(path, "efi")
+def test_an_incomplete_file_and_one_with_edited_attributes_are_refused(climate, tmp_path):
+    path, content = tmp_path / "efi.nc", climate.read_bytes()
+    for part in (content[:-100], b"", content[100:]):
+        path.write_bytes(part)
+        with pytest.raises(InputError, match=r"efi\.nc is not a complete NetCDF file; name a file that"):
+            load_statistic(path, "efi")
+    for change in ("made_from", "provenance"):
+        path.write_bytes(content)
+        with netCDF4.Dataset(path, "a") as file:
+            file.setncattr(change, getattr(file, change).replace("2", "3") + " ")
+        with pytest.raises(InputError, match=r"efi\.nc has no valid attribute made_from"):
+            load_statistic(path, "efi")
 
 
 def test_bands_cover_each_row_once_within_the_memory():

@@ -17,17 +17,6 @@ ENS10 = {
 }  # fmt: skip
 
 
-def open_message(message):
-    return eccodes.codes_new_from_message(message)
-
-
-def values(message, shape=GRID.shape):
-    handle = open_message(message)
-    eccodes.codes_set(handle, "missingValue", 1e30)
-    found = eccodes.codes_get_values(handle).reshape(shape)
-    return np.where(found == 1e30, np.nan, found)
-
-
 def test_an_ens10_message_has_the_keys_and_the_size_of_the_published_files():
     grid = Grid.regular(361, 720)
     message = Encoder(grid, **ENS10).encode(
@@ -41,7 +30,7 @@ def test_an_ens10_message_has_the_keys_and_the_size_of_the_published_files():
         "numberOfForecastsInEnsemble": 11, "bitsPerValue": 16, "Ni": 720, "Nj": 361, "scanningMode": 0,
         "iDirectionIncrementInDegrees": 0.5, "longitudeOfLastGridPointInDegrees": 359.5,
     }  # fmt: skip
-    handle = open_message(message)
+    handle = eccodes.codes_new_from_message(message)
     assert {key: eccodes.codes_get(handle, key) for key in expected} == expected
     assert len(message) == 519_965  # 46,200 of them make the 24.0 GB of a published pressure-level file
 
@@ -61,15 +50,16 @@ KEYS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(KEYS, st.sampled_from(FIELDS)), min_size=1, max_size=6))
-def test_no_message_depends_on_earlier_messages(messages):
+def test_no_message_depends_on_earlier_messages(plain, messages):
     encoder = Encoder(GRID, **ENS10)
     for keys, field in messages:
         message = encoder.encode(field, **keys)
         assert message == Encoder(GRID, **ENS10).encode(field, **keys)
         if np.isnan(field).all() or np.nanmin(field) == np.nanmax(field):
-            np.testing.assert_allclose(values(message), field, rtol=1e-6)
+            values = plain.values(eccodes.codes_new_from_message(message))
+            np.testing.assert_allclose(values.reshape(GRID.shape), field, rtol=1e-6)
 
 
 def test_a_refused_key_is_not_kept(tmp_path):
@@ -90,15 +80,13 @@ def test_grids_and_fields_that_cannot_be_written_are_refused():
         Encoder(GRID).encode(FIELD.T)
 
 
-@pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize(
-    "grid",
+    ("edition", "grid"),
     [
-        GRID,
-        Grid((50.5, 50.0), (-20, -19.75, -19.5)),
-        Grid((10.0,), (20.0,)),
-        Grid.regular(33, 64),
-        Grid.regular(3, 4),
+        (1, GRID),
+        (2, Grid((50.5, 50.0), (-20, -19.75, -19.5))),
+        (1, Grid((10.0,), (20.0,))),
+        (2, Grid.regular(33, 64)),
     ],
     ids=str,
 )

@@ -84,14 +84,15 @@ def test_a_mark_that_changes_the_identity_of_a_field_is_refused(monkeypatch):
 KINDS = {
     1: [
         {"shortName": "skt"}, {"gribTablesVersionNo": 228}, {"generatingProcessIdentifier": 9},
-        {"typeOfLevel": "isobaricInhPa", "level": 1}, {"typeOfLevel": "isobaricInhPa", "level": 257},
+        *({"typeOfLevel": "isobaricInhPa", "level": level} for level in (1, 2, 257)),
     ],
     2: [
         {"shortName": "skt"}, {"discipline": 2}, {"centre": 80}, {"subCentre": 3}, {"generatingProcessIdentifier": 9},
         {"typeOfLevel": "isobaricInhPa", "level": 1}, {"typeOfLevel": "isobaricInhPa", "level": 257},
-        {"typeOfLevel": "heightAboveGroundLayer", "topLevel": 9, "bottomLevel": 2}, {"parameterNumber": 9},
-        {"typeOfFirstFixedSurface": 7},
-        {"parameterCategory": 9}, {"typeOfGeneratingProcess": 5},
+        {"typeOfLevel": "heightAboveGroundLayer", "topLevel": 9, "bottomLevel": 2},
+        {"typeOfLevel": "heightAboveGroundLayer", "topLevel": 9, "bottomLevel": 3},
+        {"typeOfLevel": "heightAboveGroundLayer", "topLevel": 8, "bottomLevel": 2}, {"parameterNumber": 9},
+        {"typeOfFirstFixedSurface": 7}, {"parameterCategory": 9}, {"typeOfGeneratingProcess": 5},
     ],
 }  # fmt: skip
 ONE_KIND = [{"dataDate": 20210203}, {"dataTime": 600}, {"step": 24}, {"step": 300}, {"number": 9}, {"bitsPerValue": 8}]
@@ -138,8 +139,7 @@ STATISTICS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("centre", [{"centre": "kwbc"}, ECMWF], ids=["no local section", "ECMWF"])
-@pytest.mark.parametrize("over_time", [False, True])
+@pytest.mark.parametrize(("over_time", "centre"), [(False, {"centre": "kwbc"}), (True, ECMWF)])
 @pytest.mark.parametrize(("header", "templates", "product", "keys", "mars"), STATISTICS)
 def test_headers_of_statistics(header, templates, product, keys, mars, over_time, centre):
     old = message(11 if over_time else 1, **centre)

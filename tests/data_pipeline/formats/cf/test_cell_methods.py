@@ -11,17 +11,13 @@ def process(**attributes):
     return stated_process(attributes, lambda name: role_of(name, {}))
 
 
-@pytest.mark.parametrize(
-    ("attributes", "expected"),
-    [
+def test_stated_process():
+    for attributes, expected in (
         ({}, None),
         ({"cell_methods": "area: mean"}, None),
         ({"cell_methods": "mean of all values"}, None),
         ({"cell_methods": "time:Sum"}, "accumulation"),
-        (
-            {"cell_methods": "time: maximum (interval: 1 hour comment: daily) area: mean where land over sea"},
-            "maximum",
-        ),
+        ({"cell_methods": "time: maximum (interval: 1 hour comment: daily) area: mean where land"}, "maximum"),
         ({"cell_methods": "time: point"}, "instant"),
         ({"cell_methods": "area: mean time: mean (interval: 1 hour)"}, "mean"),
         ({"cell_methods": "forecast_period: sum"}, "accumulation"),
@@ -32,15 +28,12 @@ def process(**attributes):
         # cdo daymean adds cell_methods to the attributes of the hourly fields
         ({"cell_methods": "time: mean", "GRIB_stepType": "instant"}, "mean"),
         ({"cell_methods": "time: sum", "GRIB_stepType": "accum"}, "accumulation"),
-    ],
-)
-def test_stated_process(attributes, expected):
-    assert process(**attributes) == expected
+    ):
+        assert process(**attributes) == expected
 
 
-@pytest.mark.parametrize(
-    ("attributes", "sentence"),
-    [
+def test_other_statistics_are_refused():
+    for attributes, sentence in (
         ({"cell_methods": "realization: mean"}, "it is the mean over members .*, no member of an ensemble"),
         ({"cell_methods": "time: point number: standard_deviation"}, "the standard deviation over members"),
         ({"cell_methods": "forecast_reference_time: mean"}, "the mean over starts"),
@@ -49,26 +42,21 @@ def test_stated_process(attributes, expected):
         ({"cell_methods": "time: maximum within days time: mean over days"}, "a climatology or a statistic of a stat"),
         ({"cell_methods": "time: mean over years"}, "a climatology or a statistic of a statistic"),
         ({"cell_methods": "time: mean", "GRIB_stepType": "accum"}, "'time: mean' and GRIB_stepType 'accum' contradict"),
-    ],
-)
-def test_other_statistics_are_refused(attributes, sentence):
-    with pytest.raises(InputError, match=sentence):
-        process(**attributes)
+    ):
+        with pytest.raises(InputError, match=sentence):
+            process(**attributes)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "coordinates", "sentence"),
-    [
+def test_statistics_of_an_ensemble_are_refused_and_members_are_not():
+    for attributes, coordinates, sentence in (
         ({"GRIB_dataType": "em"}, (), r"it is an ensemble mean \(GRIB_dataType 'em'\), no member of an ensemble and"),
         ({"GRIB_dataType": "es"}, (), "it is an ensemble standard deviation"),
         ({"GRIB_dataType": "ep"}, (), "it is a probability"),
         ({"standard_name": "air_temperature standard_error"}, (), "standard_name 'air_temperature standard_error'"),
         ({}, ("time", "percentile"), "it has the coordinate percentile"),
-    ],
-)
-def test_statistics_of_an_ensemble_are_refused_and_members_are_not(attributes, coordinates, sentence):
-    with pytest.raises(InputError, match=sentence):
-        refuse_statistics(attributes, coordinates)
-    for kind in ("pf", "cf", "fc", "an", ""):
-        member = {"GRIB_dataType": kind, "standard_name": "air_temperature"}
-        refuse_statistics(member, ("time", "number", "latitude"))
+    ):
+        with pytest.raises(InputError, match=sentence):
+            refuse_statistics(attributes, coordinates)
+        for kind in ("pf", "cf", "fc", "an", ""):
+            member = {"GRIB_dataType": kind, "standard_name": "air_temperature"}
+            refuse_statistics(member, ("time", "number", "latitude"))

@@ -11,18 +11,15 @@ UK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "longitude", "latitude"),
-    [
+def test_lambert_equal_area_equals_proj():
+    for x, y, longitude, latitude in (
         (-1158000, -1036000, -17.134170248695213, 44.53300151905458),
         (1000, -2000, -2.5, 54.9),
         (924000, 902000, 15.271537835643601, 61.940287102200905),
         (3000000, -2000000, 29.21621604395785, 30.95967554004325),
-    ],
-)
-def test_lambert_equal_area_equals_proj(x, y, longitude, latitude):
-    found = from_lambert_equal_area(UK, np.array([[float(y)]]), np.array([[float(x)]]))
-    assert [float(value.item()) for value in found] == pytest.approx([latitude, longitude], abs=1e-6)
+    ):
+        found = from_lambert_equal_area(UK, np.array([[float(y)]]), np.array([[float(x)]]))
+        assert [float(value.item()) for value in found] == pytest.approx([latitude, longitude], abs=1e-6)
 
 
 def test_lambert_equal_area_at_the_pole_of_a_sphere():

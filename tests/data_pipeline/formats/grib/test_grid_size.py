@@ -53,15 +53,14 @@ def test_a_grid_that_the_message_cannot_hold_is_refused_by_file_and_byte(tmp_pat
         table_of_bytes(tmp_path, sound, damaged)
 
 
-@pytest.mark.parametrize("edition", [1, 2])
-def test_a_bitmap_must_have_a_bit_for_each_point(tmp_path, edition):
+@pytest.mark.parametrize(("edition", "changes"), [(1, [(7, 2, 5000)]), (2, [(31, 4, 5000), (7, 4, 25_000)])])
+def test_a_bitmap_must_have_a_bit_for_each_point(tmp_path, edition, changes):
     field = np.zeros(GRID.shape)
     field[0, 0] = np.nan
     content = message(edition, field)
     assert table_of_bytes(tmp_path, content).kinds[0].layout.columns == 8
-    put(content, *((7, 2, 5000) if edition == 1 else (31, 4, 5000)))
-    if edition == 2:
-        put(content, 7, 4, 25_000)
+    for change in changes:
+        put(content, *change)
     with pytest.raises(InputError, match="5 x 5000 points, which do not fit"):
         table_of_bytes(tmp_path, content)
 

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 
 import eccodes
 import numpy as np
@@ -66,9 +67,9 @@ def minutes_of(handle):
     return -1
 
 
-def plain_rows(plain, path, processed=True):
-    """The same rows by ecCodes alone."""
-    for handle in plain.handles(path):
+def plain_rows(plain, path, processed=True, every=1):
+    """The same rows, or each of some, by ecCodes alone."""
+    for handle in islice(plain.handles(path), None, None, every):
         row = {
             key: plain.get(handle, key, str, "")
             for key in ("shortName", "name", "units", "dataType", "typeOfLevel", "gridType")
@@ -89,7 +90,9 @@ def table_rows(path):
 
 def test_every_real_message_has_the_keys_of_ecCodes(real_files, plain):
     for path in real_files:
-        assert table_rows(path) == list(plain_rows(plain, path)), path.name
+        found = table_rows(path)
+        every = 1 + len(found) // 50  # messages of a long file are alike
+        assert found[::every] == list(plain_rows(plain, path, every=every)), path.name
 
 
 ORDINARY = st.fixed_dictionaries(
@@ -103,7 +106,7 @@ ORDINARY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.sampled_from([1, 26, 30, 36, 15, None]), st.lists(ORDINARY, min_size=1, max_size=4))
 def test_messages_of_grib1_have_the_keys_of_ecCodes(plain, tmp_path_factory, definition, messages):
     """In one file, so that several messages share a kind; None is another centre than ECMWF."""
@@ -149,7 +152,7 @@ MESSAGE2 = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.sampled_from(FORECASTS), MESSAGE2), min_size=1, max_size=6))
 def test_messages_of_grib2_have_the_keys_of_ecCodes(plain, tmp_path_factory, messages):
     path = tmp_path_factory.mktemp("made") / "file"
@@ -157,7 +160,7 @@ def test_messages_of_grib2_have_the_keys_of_ecCodes(plain, tmp_path_factory, mes
     assert table_rows(path) == list(plain_rows(plain, path))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.sampled_from([0, 1, 2, 10, 11, 12]),
     st.sampled_from([0, 1, 2, 3, 4, 5, 10, 13]),
@@ -190,7 +193,7 @@ def originals():
     return {template: message2(template) for template in (*FORECASTS, 2, 12)}
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(st.sampled_from([*FORECASTS, 2, 12]), st.data())
 def test_random_octets_are_read_as_by_ecCodes(plain, tmp_path_factory, originals, template, data):
     """The second message has random octets in sections 1 and 4, after an ordinary message of its kind."""
@@ -208,14 +211,13 @@ def test_random_octets_are_read_as_by_ecCodes(plain, tmp_path_factory, originals
     assert [[row[key] for key in SURE] for row in found] == [[row[key] for key in SURE] for row in expected]
 
 
-@pytest.mark.parametrize("hours", [9_999, 16_666, 16_667, 65_560, 100_000])
-def test_long_steps_are_exact_minutes(tmp_path, hours):
+def test_long_steps_are_exact_minutes(tmp_path):
     """In the first message of a kind and in others."""
-    message = bytearray(message2(1, step=0))
+    message, steps = bytearray(message2(1, step=0)), (9_999, 24, 16_666, 16_667, 65_560, 100_000)
     at = section(message, 4) + 18
-    message[at : at + 4] = hours.to_bytes(4, "big")
-    (tmp_path / "file").write_bytes(bytes(message) + message2(1, step=24) + bytes(message))
-    assert Table.of(tmp_path / "file").records["step"].tolist() == [60 * hours, 24 * 60, 60 * hours]
+    messages = [message[:at] + hours.to_bytes(4, "big") + message[at + 4 :] for hours in steps]
+    (tmp_path / "file").write_bytes(b"".join(messages))
+    assert Table.of(tmp_path / "file").records["step"].tolist() == [60 * hours for hours in steps]
 
 
 @pytest.mark.parametrize(("edition", "kinds"), [(1, 2), (2, 3)])
@@ -259,9 +261,8 @@ def test_octets_that_differ_from_ecCodes_are_not_used(tmp_path, monkeypatch):
     assert Table.of(path).records["number"].tolist() == numbers
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
+def test_the_variable_of_a_kind():
+    for changes, expected in (
         ({}, "t@500"),
         ({"short_name": "2t", "type_of_level": "heightAboveGround", "level": 2}, "2t"),
         ({"short_name": "z", "type_of_level": "surface", "level": 0}, "z"),
@@ -272,11 +273,9 @@ def test_octets_that_differ_from_ecCodes_are_not_used(tmp_path, monkeypatch):
         ({"process": "mean"}, "t@500:mean"),
         ({"product": "ensemble mean"}, None),
         ({"process": "time processing rms"}, None),
-    ],
-)
-def test_the_variable_of_a_kind(changes, expected):
-    pressure = Kind("t", 130, "", "", "instant", "", "isobaricInhPa", 500.0, "pf", "0001", Layout("regular_ll"))
-    assert replace(pressure, **changes).variable == (Variable.parse(expected) if expected else None)
+    ):
+        pressure = Kind("t", 130, "", "", "instant", "", "isobaricInhPa", 500.0, "pf", "0001", Layout("regular_ll"))
+        assert replace(pressure, **changes).variable == (Variable.parse(expected) if expected else None)
 
 
 def changed(edition, places, octets):

@@ -2,7 +2,7 @@
 
 import netCDF4
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.formats.netcdf.file import expected_size
@@ -11,6 +11,7 @@ FORMATS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
 KINDS = ("i1", "i2", "i4", "f4", "f8")
 
 
+@settings(max_examples=40)
 @given(
     st.sampled_from(FORMATS),
     st.integers(0, 3),

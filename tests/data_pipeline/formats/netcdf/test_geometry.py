@@ -46,22 +46,15 @@ def test_an_ensemble_at_stations(plain, tmp_path, order):
 
 def test_observations_at_stations_in_the_classic_format(plain, tmp_path):
     """Texts are arrays of letters there."""
-    path = tmp_path / "a.nc"
-    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
-        for name, size in {"time": 2, "station": 2, "letters": 8}.items():
-            file.createDimension(name, size)
-        for name, kind, dimensions, own in (
-            ("time", "f8", ("time",), VALID), ("lat", "f4", ("station",), {"units": "degrees_north"}),
-            ("lon", "f4", ("station",), {"units": "degrees_east"}), ("id", "S1", ("station", "letters"), ID),
-            ("t2m", "f4", ("time", "station"), K),
-        ):  # fmt: skip
-            file.createVariable(name, kind, dimensions).setncatts(own)
-        file["time"][:], file["lat"][:], file["lon"][:] = [12, 36], [48.5, 52.5], [10.5, 9.75]
-        file["id"][:] = netCDF4.stringtochar(np.array(["10852", "Hannover"], "S8"))
-        file["t2m"][:] = [[280, 281], [282, 283]]
-    dataset = open_analysis(path)
+    coordinates = {
+        "time": (("time",), [12.0, 36.0], VALID), "lat": (("station",), [48.5, 52.5], NORTH),
+        "lon": (("station",), [10.5, 9.75], EAST),
+        "id": (("station", "letters"), netCDF4.stringtochar(np.array(["10852", "Hannover"], "S8")), ID),
+    }  # fmt: skip
+    fields = {"t2m": (("time", "station"), ramp(2, 2), K)}
+    dataset = open_analysis(plain.write(tmp_path / "a.nc", coordinates, fields, "NETCDF3_CLASSIC"))
     assert grid_of(dataset) == Points((48.5, 52.5), (10.5, 9.75), ids=("10852", "Hannover"))
-    np.testing.assert_array_equal(dataset["2t"], [[280, 281], [282, 283]])
+    np.testing.assert_array_equal(dataset["2t"], ramp(2, 2))
 
 
 def test_a_single_station_without_its_own_dimension(plain, tmp_path):
@@ -87,19 +80,14 @@ def test_numbers_of_stations_are_ids_unless_they_only_count(plain, tmp_path, num
     assert grid_of(open_static(path)).ids == ids
 
 
-def test_a_missing_altitude_leaves_all_altitudes_unknown(plain, tmp_path):
-    alt = (("station",), [434.0, np.nan, 580.0], {"standard_name": "altitude", "units": "m"})
-    path = plain.write(tmp_path / "a.nc", STATIONS | {"alt": alt}, {"lsm": (("station",), ramp(3), {})})
-    assert grid_of(open_static(path)).altitudes == ()
-
-
 def test_the_altitude_of_the_model_is_not_that_of_the_station(plain, tmp_path):
-    """Files often give both the standard_name of the station's altitude."""
+    """Files often give both the standard_name of the station's altitude. One missing altitude makes all unknown."""
     model = (("station",), [0.5, 0.1, 1.2], {"standard_name": "surface_altitude", "units": "km"})
-    path = plain.write(tmp_path / "a.nc", {"model_altitude": model, **STATIONS}, {"lsm": (("station",), ramp(3), {})})
-    grid = grid_of(open_static(path))
-    assert grid.altitudes == (434.0, 55.0, 580.0)
-    assert grid.model_altitudes == (500.0, 100.0, 1200.0)
+    for missing, altitudes in ((55.0, (434.0, 55.0, 580.0)), (np.nan, ())):
+        alt = {"alt": (("station",), [434.0, missing, 580.0], STATIONS["alt"][2])}
+        coordinates = {"model_altitude": model, **STATIONS, **alt}
+        grid = grid_of(open_static(plain.write(tmp_path / "a.nc", coordinates, {"lsm": (("station",), ramp(3), {})})))
+        assert (grid.altitudes, grid.model_altitudes) == (altitudes, (500.0, 100.0, 1200.0))
 
 
 def test_a_station_that_moved_between_files_is_named(plain, tmp_path, capsys):
@@ -114,13 +102,9 @@ def test_a_station_that_moved_between_files_is_named(plain, tmp_path, capsys):
 
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_curvilinear_grid_is_read_row_by_row(plain, tmp_path, numbered):
-    lat, lon = 50 + ramp(3, 4) / 100, ramp(3, 4) / 10 - 30
-    radians = {"standard_name": "latitude", "units": "radian"}
-    coordinates = {
-        "nav_lat": (("y", "x"), np.radians(lat) if numbered else lat, radians if numbered else NORTH),
-        "nav_lon": (("y", "x"), lon, EAST),
-        "time": (("time",), [0, 24], VALID),
-    }  # fmt: skip
+    lat, lon, north = 50 + ramp(3, 4) / 100, ramp(3, 4) / 10 - 30, NORTH | {"units": "radian"}
+    coordinates = {"nav_lat": (("y", "x"), np.radians(lat), north) if numbered else (("y", "x"), lat, NORTH)}
+    coordinates |= {"nav_lon": (("y", "x"), lon, EAST), "time": (("time",), [0, 24], VALID)}
     coordinates |= {"y": (("y",), np.arange(3), {}), "x": (("x",), np.arange(4), {})} if numbered else {}
     path = plain.write(tmp_path / "a.nc", coordinates, {"t2m": (("x", "time", "y"), ramp(4, 2, 3), K)})
     fields, expected = analysis_fields(path, variables("2t")), ramp(4, 2, 3).transpose(1, 2, 0).reshape(2, 12)

@@ -86,18 +86,6 @@ def test_only_the_selection_is_read(plain, tmp_path, monkeypatch):
     assert sizes == [2 * 6]
 
 
-def test_any_part_of_a_lazy_array(plain, tmp_path):
-    """Any index gives the same values as numpy on the loaded array."""
-    dataset = open_ensemble(plain.cfgrib(tmp_path / "a.nc"), chunks=None)["2t"]
-    whole = dataset.copy().values
-    for key in (
-        np.s_[0, 1, 2, 3, 5], np.s_[1, :, 0, 2], np.s_[:, 2, ::2, ::2, ::3], np.s_[0, 0, 0, ::-1, ::-1],
-        np.s_[0, 1, 1, :, 4], np.s_[:, [2, 0], 1], np.s_[0, 0, 0, [3, 0, 2]], np.s_[:1, :1, :1, 1:3, [5, 1, 0]],
-        np.s_[0, 0, 0, 2:2],
-    ):  # fmt: skip
-        np.testing.assert_array_equal(dataset[key], whole[key])
-
-
 @pytest.mark.parametrize(
     ("stored", "grid"),
     [

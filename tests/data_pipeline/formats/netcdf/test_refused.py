@@ -3,7 +3,6 @@
 import netCDF4
 import numpy as np
 import pytest
-import xarray as xr
 from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
@@ -12,7 +11,7 @@ from data_pipeline.formats.netcdf import is_netcdf
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
 SIZES = {"time": 2, "step": 2, "depth": 3, "level": 3, "lev": 3, "plev": 2, "y": 2, "x": 3, "rlat": 2, "rlon": 3}
-NORTH, ROTATED = {"units": "degrees_north"}, {"units": "degrees"}
+NORTH, EAST = {"units": "degrees_north"}, {"units": "degrees_east"}
 
 
 def when(units, values=(1.0, 2.0), name="time", dimensions=("time",), **own):
@@ -20,51 +19,37 @@ def when(units, values=(1.0, 2.0), name="time", dimensions=("time",), **own):
 
 
 DAYS, VALID_TIME = "days since 2000-01-01", {"time": VALID}
-FORECAST = {"forecast_reference_time": START}
+FORECAST, A_STEP = {"forecast_reference_time": START}, {"name": "step", "dimensions": ("step",)}
+A_TIME = {"dimensions": (), "standard_name": "time"}
+LEVELS = {"time": VALID, "level": (("level",), [850, 500, 300], {"units": "hPa"})}
 ANALYSES = [
     (VALID_TIME, "time", {"units": "J"}, r"file.nc \(t2m\) is in 'J', GRIB has 2t in K; convert its"),
     (VALID_TIME, "time", {}, r"\(t2m\) has no units, GRIB has 2t in K; state the units .*{t2m: 2t in K}"),
-    (
-        VALID_TIME, "time", {**K, "standard_name": "eastward_wind"},
-        "t2m may be 2t by its name or u by its standard_name eastward_wind; choose one, for inst",
-    ),
+    (VALID_TIME, "time", {**K, "standard_name": "eastward_wind"}, "t2m may be 2t .* or u .*; choose one"),
     (VALID_TIME, "time depth", K, r"its dimension depth \(3 values\) is not recognised as time, member"),
-    (
-        {"time": VALID, "level": (("level",), [850, 500, 300], {"units": "hPa"})}, "time level", K,
-        r"2t lies at the surface but has 3 levels along level; select one, for instance with ncks -d level,0",
-    ),
+    (LEVELS, "time level", K, r"2t lies at the surface but has 3 levels along level; select one, .* ncks -d level,0"),
     ({"time": VALID, "lev": (("lev",), [1, 2, 3], {})}, "time lev", K, "lev has model levels, which are"),
     ({}, "", K, r"\(t2m\) has no time; add it, for instance with cdo setdate"),
     ({}, "time", K, r"its dimension time \(2 values\) is not recognised as .*, or add its coordinate"),
     (when(DAYS, calendar="noleap"), "time", K, "has the calendar 'noleap', whose dates do not match real weather"),
     (when("years since 2000-01-01"), "time", K, "'years since 2000-01-01', and a year has no fixed length"),
-    (
-        when("day as %Y%m%d.%f", (2.0e7, 2.1e7), standard_name="time"), "time", K,
-        r"time has the units 'day as %Y%m%d.%f', not days, hours, .* cdo -r copy",
-    ),
+    (when("day as %Y%m%d.%f", standard_name="time"), "time", K, r"units 'day as %Y%m%d.%f', not days, .* cdo -r copy"),
     (when("days since the flood"), "time", K, "'days since the flood', which cannot be decoded"),
     (when(DAYS, (1.0, np.nan)), "time", K, "time has missing values; every field needs a time"),
     (when(DAYS, (1, -9), missing_value=-9), "time", K, "time has missing values; every field needs a time"),
     (
-        {**when(DAYS, 1.0, "a", (), standard_name="time"), **when(DAYS, 2.0, "b", (), standard_name="time")}, "", K,
-        r"\(t2m\): a and b could each be its time; list one in its attribute coordinates, .* ncks -C -x -v b",
+        {**when(DAYS, 1.0, "a", **A_TIME), **when(DAYS, 2.0, "b", **A_TIME)},
+        "",
+        K,
+        "a and b could each be its time; .*-v b",
     ),
-]  # fmt: skip
+]
 FORECASTS = [
     (VALID_TIME, "time", K, "has valid times but no start of the forecasts; add"),
-    (
-        {**when("hours since 2000-01-01"), "step": ((), 24.0, {"units": "hours"})}, "time", K,
-        "time may be the start or the valid time of forecasts",
-    ),
-    (
-        {**FORECAST, **when("months", name="step", dimensions=("step",))}, "step", K,
-        "step has the units 'months'; convert lead times to days, hours, minutes or seconds",
-    ),
-    (
-        {**FORECAST, **when("seconds", name="step", dimensions=("step",))}, "step", K,
-        "step has lead times that are not whole minutes",
-    ),
-]  # fmt: skip
+    ({**when(DAYS), "step": ((), 24.0, {"units": "hours"})}, "time", K, "time may be the start or the valid time of"),
+    ({**FORECAST, **when("months", **A_STEP)}, "step", K, "units 'months'; convert lead times to days, hours, min"),
+    ({**FORECAST, **when("seconds", **A_STEP)}, "step", K, "step has lead times that are not whole minutes"),
+]
 
 
 @pytest.mark.parametrize(
@@ -93,20 +78,15 @@ def test_the_coordinate_of_the_dimension_and_standard_names_decide_between_times
 
 
 @pytest.mark.parametrize(
-    ("y", "x"),
-    [
-        (
-            ("rlat", {**ROTATED, "standard_name": "grid_latitude"}),
-            ("rlon", {**ROTATED, "standard_name": "grid_longitude"}),
-        ),
-        (("y", {"units": "m"}), ("x", {"units": "m"})),
-    ],
+    ("y", "x", "axis"), [("rlat", "rlon", {"units": "degrees", "standard_name": "grid_"}), ("y", "x", {"units": "m"})]
 )
-def test_projected_coordinates_without_a_grid_mapping_are_refused(plain, tmp_path, y, x):
-    coordinates = {name: ((name,), np.arange(1.0, SIZES[name] + 1), own) for name, own in (y, x)}
-    path = plain.write(tmp_path / "a.nc", coordinates, {"lsm": ((y[0], x[0]), np.zeros((2, 3)), {})})
-    sentence = rf"\(lsm\): it is on .* projection unknown \({y[0]} and {x[0]}\) .*; add latitudes"
-    with pytest.raises(InputError, match=sentence):
+def test_projected_coordinates_without_a_grid_mapping_are_refused(plain, tmp_path, y, x, axis):
+    coordinates = {}
+    for name, ending in ((y, "latitude"), (x, "longitude")):
+        own = {key: text + ending * text.endswith("_") for key, text in axis.items()}
+        coordinates[name] = ((name,), np.arange(1.0, SIZES[name] + 1), own)
+    path = plain.write(tmp_path / "a.nc", coordinates, {"lsm": ((y, x), np.zeros((2, 3)), {})})
+    with pytest.raises(InputError, match=rf"\(lsm\): it is on .* projection unknown \({y} and {x}\) .*; add latit"):
         open_static(path)
 
 
@@ -120,9 +100,7 @@ def test_projected_coordinates_without_a_grid_mapping_are_refused(plain, tmp_pat
     ],
 )
 def test_coordinates_that_are_not_a_grid(plain, tmp_path, lat, sentence):
-    coordinates = {"lon": (("lon",), plain.lon, {"units": "degrees_east"})}
-    if lat is not None:
-        coordinates["lat"] = (("lat",), lat, {"units": "degrees_north"})
+    coordinates = {"lon": (("lon",), plain.lon, EAST)} | ({"lat": (("lat",), lat, NORTH)} if lat else {})
     path = plain.write(tmp_path / "a.nc", coordinates, {"lsm": (("lat", "lon"), ramp(4, 6), {})})
     with pytest.raises(InputError, match=rf"a.nc \(lsm\): {sentence}"):
         open_static(path)
@@ -130,10 +108,7 @@ def test_coordinates_that_are_not_a_grid(plain, tmp_path, lat, sentence):
 
 def test_different_grids_are_refused(plain, file, tmp_path):
     one = file({}, {"lsm": (("lat", "lon"), ramp(4, 6), {})})
-    coordinates = {
-        "lat": (("lat",), plain.lat[:3], {"units": "degrees_north"}),
-        "lon": (("lon",), plain.lon, {"units": "degrees_east"}),
-    }
+    coordinates = {"lat": (("lat",), plain.lat[:3], NORTH), "lon": (("lon",), plain.lon, EAST)}
     two = plain.write(tmp_path / "two.nc", coordinates, {"sd": (("lat", "lon"), ramp(3, 6), {"units": "m"})})
     with pytest.raises(InputError, match=r"file.nc \(lsm\) is on 4 x 6 .*two.nc \(sd\)\S* on 3 x 6 .*on one grid"):
         open_static([one, two])
@@ -141,18 +116,16 @@ def test_different_grids_are_refused(plain, file, tmp_path):
 
 def test_different_units_are_refused(file):
     """A variable that is not in the table has the units of the files, which must agree."""
-    paths = [
-        file(
-            {"time": ((), 24.0 * k, VALID[2])}, {"smoke": (("lat", "lon"), ramp(4, 6), {"units": units})}, f"{units}.nc"
-        )
-        for k, units in enumerate(("kg", "g"))
-    ]
+    paths = []
+    for k, units in enumerate(("kg", "g")):
+        smoke = {"smoke": (("lat", "lon"), ramp(4, 6), {"units": units})}
+        paths.append(file({"time": ((), 24.0 * k, VALID[2])}, smoke, f"{units}.nc"))
     with pytest.raises(InputError, match="has smoke in g and in kg; select files with the same units"):
         open_analysis(paths)
     assert open_analysis(paths[0]).smoke.attrs == {"units": "kg", "long_name": "smoke"}
 
 
-@pytest.mark.parametrize("file_format", ["NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA", "NETCDF4"])
+@pytest.mark.parametrize("file_format", ["NETCDF3_CLASSIC", "NETCDF3_64BIT_DATA", "NETCDF4"])
 def test_a_file_that_is_cut_off_is_refused(file, file_format):
     """The NetCDF library reads zeros where a classic file has been cut off."""
     path = file({"time": VALID}, {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)}, file_format=file_format)
@@ -232,25 +205,19 @@ def test_levels_of_half_a_hectopascal_cannot_be_selected(file):
         open_analysis(path, names={"t": "t@850"})
 
 
-def test_summaries_beside_the_members_are_counted(tmp_path, capsys):
+def test_summaries_beside_the_members_are_counted(file, capsys):
     """Mean and spread of 2t are no members; the mean of msl is nobody's concern here."""
-    path, outer = tmp_path / "file.nc", ("time", "member")
-    space = {"latitude": [45.0, 0.0, -45.0], "longitude": [0.0, 90.0, 180.0, 270.0]}
-    members = np.arange(24, dtype="f4").reshape(1, 2, 3, 4)
-    known = {"units": "K", "standard_name": "air_temperature"}
-    times = {"forecast_reference_time": np.datetime64("2020-01-01", "ns"), "time": [np.datetime64("2020-01-02", "ns")]}
-    data = xr.Dataset({"t2m": ((*outer, *space), members, known)}, {**times, "member": [0, 1], **space})
-    data["forecast_reference_time"].attrs["standard_name"] = "forecast_reference_time"
-    data["member"].attrs["standard_name"] = "realization"
-    over = {"cell_methods": "member: mean"}
-    data["mean"] = (("time", *space), members[:, 0], {"units": "K", "short_name": "2t", **over})
-    data["spread"] = (("time", *space), members[:, 0], {"units": "K", "short_name": "2t", "GRIB_dataType": "es"})
-    data["pressure"] = (("time", *space), members[:, 0], {"units": "Pa", "short_name": "msl", **over})
-    for name, units in zip(space, ("degrees_north", "degrees_east"), strict=True):
-        data[name].attrs["units"] = units
-    data.to_netcdf(path)
+    over, fields = {"cell_methods": "member: mean"}, {"t2m": (("time", "member", "lat", "lon"), ramp(2, 2, 4, 6), K)}
+    for name, own in (
+        ("mean", {"units": "K", "short_name": "2t", **over}),
+        ("spread", {"units": "K", "short_name": "2t", "GRIB_dataType": "es"}),
+        ("pressure", {"units": "Pa", "short_name": "msl", **over}),
+    ):
+        fields[name] = (("time", "lat", "lon"), ramp(2, 4, 6), own)
+    members = {"member": (("member",), [0, 1], {"standard_name": "realization"})}
+    path = file({"time": VALID, **FORECAST, **members}, fields)
     say_once.cache_clear()
-    np.testing.assert_array_equal(open_ensemble(path, ["2t"])["2t"][0, 0], members[0])
+    np.testing.assert_array_equal(open_ensemble(path, ["2t"])["2t"][0], ramp(2, 2, 4, 6))
     assert capsys.readouterr().err == (
         f"warning: {path}: left out 2 variables of 2t, because {path} (mean): it is the mean over members "
         "(cell_methods 'member: mean'), no member of an ensemble\n"

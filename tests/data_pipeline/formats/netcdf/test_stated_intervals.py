@@ -60,13 +60,6 @@ def test_a_length_without_a_part_holds_for_both(archive):
     assert archive(None).ensemble_fields(variables("tp"), [24]).meanings[0].intervals == (-1,)
 
 
-def test_without_the_option_the_message_names_it(archive):
-    with pytest.raises(InputError, match=r"does not state .*'data.archive.intervals={analysis: {tp: 1h}}'"):
-        archive(None).analysis_fields(variables("tp:24h"))
-    with pytest.raises(InputError, match=r"'data.archive.intervals={ensemble: {tp: since_start}}'"):
-        archive(None).ensemble_fields(variables("tp:24h"), [24])
-
-
 def test_a_file_is_not_overruled(file, archive):
     coordinates = {
         "time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time", "bounds": "cells"}),
@@ -76,32 +69,31 @@ def test_a_file_is_not_overruled(file, archive):
     stating = Archive([str(daily)], [str(daily)], intervals={"analysis": {"tp": "1h"}})
     with pytest.raises(InputError, match=r"daily.nc states the intervals of tp, .* does not overrule files"):
         stating.analysis_fields(variables("tp"))
-    some = file({"time": (("time",), [72.0], {**SINCE, "standard_name": "time"})},
-                {"tp": (("time", "lat", "lon"), ramp(1, 4, 6), {"units": "m"})}, "later.nc")  # fmt: skip
+    later = {"time": (("time",), [72.0], {**SINCE, "standard_name": "time"})}
+    some = file(later, {"tp": (("time", "lat", "lon"), ramp(1, 4, 6), {"units": "m"})}, "later.nc")
     mixed = Archive([str(daily)], [str(daily), str(some)], intervals={"analysis": {"tp": "12h"}})
-    assert mixed.analysis_fields(variables("tp:24h")).init_times.astype("datetime64[D]").astype(str).tolist() == [
-        "2000-01-02",
-        "2000-01-03",
-    ]
+    days = mixed.analysis_fields(variables("tp:24h")).init_times.astype("datetime64[D]")
+    assert days.astype(str).tolist() == ["2000-01-02", "2000-01-03"]
 
 
 @pytest.mark.parametrize(
-    ("part", "value", "sentence"),
+    ("intervals", "part", "wanted", "sentence"),
     [
-        ("ensemble", "48h", r"states 48 h for tp in the ensemble, longer than its lead time of 24 h"),
-        ("analysis", "since_start", r"hourly.nc: tp has no lead times, so .* cannot be since_start"),
+        (None, "analysis", "tp:24h", "does not state .*'data.archive.intervals={analysis: {tp: 1h}}'"),
+        (None, "ensemble", "tp:24h", "'data.archive.intervals={ensemble: {tp: since_start}}'"),
+        ({"ensemble": {"tp": "48h"}}, "ensemble", "tp", "states 48 h .*, longer than its lead time of 24 h"),
+        ({"analysis": {"tp": "since_start"}}, "analysis", "tp", "tp has no lead times, so .* cannot be since_start"),
     ],
 )
-def test_a_length_that_files_contradict_is_refused(archive, part, value, sentence):
-    stated = archive({part: {"tp": value}})
+def test_a_length_that_is_missing_or_that_files_contradict_is_refused(archive, intervals, part, wanted, sentence):
+    stated = archive(intervals)
     fields = stated.analysis_fields if part == "analysis" else partial(stated.ensemble_fields, lead_times=[24])
     with pytest.raises(InputError, match=sentence):
-        fields(variables("tp"))
+        fields(variables(wanted))
 
 
-@pytest.mark.parametrize(
-    ("intervals", "sentence"),
-    [
+def test_a_malformed_option_is_refused_at_once():
+    for intervals, sentence in (
         ("1h", r"must be {VARIABLE: INTERVAL"),
         ({"analysis": "1h"}, r"must be {VARIABLE: INTERVAL"),
         ({"analysis": {"tp": "1h"}, "tp": "1h"}, "has tp beside parts of the archive"),
@@ -110,11 +102,9 @@ def test_a_length_that_files_contradict_is_refused(archive, part, value, sentenc
         ({"tp:24h": "1h"}, "without a period; write tp"),
         ({"mx2t6": "6h"}, "the name mx2t6 states its interval of 6 h"),
         *(({"tp": text}, f"intervals of tp is {text!r}; write whole hours") for text in ("0h", "1.5h", "day", 6, None)),
-    ],
-)
-def test_a_malformed_option_is_refused_at_once(intervals, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Archive(["ensemble.nc"], ["analysis.nc"], intervals=intervals)
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Archive(["ensemble.nc"], ["analysis.nc"], intervals=intervals)
 
 
 def test_another_interval_is_another_fingerprint(archive):

@@ -54,11 +54,12 @@ def test_every_file_is_listed(samples):
     assert files == REFUSED.keys()
 
 
-@pytest.mark.parametrize(("name", "opener"), [(n, o) for n, sentences in REFUSED.items() for o in sentences])
-def test_a_file_is_refused_in_one_sentence(samples, name, opener):
-    with pytest.raises(InputError, match=REFUSED[name][opener]) as raised:
-        OPENERS[opener](samples / name)
-    assert "\n" not in str(raised.value)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_is_refused_in_one_sentence(samples, name):
+    for opener, sentence in REFUSED[name].items():
+        with pytest.raises(InputError, match=sentence) as raised:
+            OPENERS[opener](samples / name)
+        assert "\n" not in str(raised.value)
 
 
 OPENED = [(name, opener) for name, refusals in REFUSED.items() for opener in OPENERS if opener not in refusals]

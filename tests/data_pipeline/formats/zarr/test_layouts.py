@@ -1,6 +1,7 @@
 """Stores in the layouts of WeatherBench2 and ARCO-ERA5 give the values that xarray reads, however they are coded."""
 
 import zipfile
+from itertools import cycle
 
 import numcodecs
 import numpy as np
@@ -24,10 +25,10 @@ CODINGS = {
     "checked 3": {"zarr_format": 3, "compressors": [zarr.codecs.GzipCodec(), zarr.codecs.Crc32cCodec()]},
 }
 ONE = {"time": 1, "prediction_timedelta": 1}
+CHUNKS = ONE, {}, {"time": 2, "number": 3, "latitude": 2, "longitude": 3}
 
 
-@pytest.mark.parametrize("coding", CODINGS)
-@pytest.mark.parametrize("chunks", [ONE, {}, {"time": 2, "number": 3, "latitude": 2, "longitude": 3}], ids=str)
+@pytest.mark.parametrize(("coding", "chunks"), zip(CODINGS, cycle(CHUNKS)), ids=str)
 def test_forecasts_of_weatherbench2(stores, tmp_path, coding, chunks):
     dataset = stores.weatherbench2()
     path = stores.write(dataset, tmp_path / "ens.zarr", chunks=chunks, **CODINGS[coding])
@@ -38,8 +39,7 @@ def test_forecasts_of_weatherbench2(stores, tmp_path, coding, chunks):
     assert found.lead_time.values.tolist() == [0, 24]
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize(("zarr_format", "consolidated"), [(2, False), (3, True)])
 def test_analyses_of_arco_era5(stores, tmp_path, zarr_format, consolidated):
     dataset = stores.arco()
     path = stores.write(dataset, tmp_path / "era5.zarr", zarr_format, consolidated, chunks={"time": 1})
@@ -48,17 +48,10 @@ def test_analyses_of_arco_era5(stores, tmp_path, zarr_format, consolidated):
         np.testing.assert_array_equal(found[short_name].values, stores.expected(dataset, name))
 
 
-def test_shards_are_read_chunk_by_chunk(stores, tmp_path):
-    dataset = stores.weatherbench2()[["temperature"]]
-    chunks = {**ONE, "number": 2, "longitude": 4}
-    stores.write(dataset, tmp_path / "s.zarr", 3, chunks=chunks, shards=dataset.temperature.shape)
-    assert len([*(tmp_path / "s.zarr/temperature/c").rglob("*")]) == 6, "one file for all chunks"
-    found = open_ensemble(tmp_path / "s.zarr")["t"].values
-    np.testing.assert_array_equal(found, stores.expected(dataset, "temperature"))
-
-
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize("compressors", [None, BLOSC])
+@pytest.mark.parametrize(
+    ("compression", "compressors"),
+    [(zipfile.ZIP_STORED, None), (zipfile.ZIP_STORED, BLOSC), (zipfile.ZIP_DEFLATED, None)],
+)
 def test_a_zip_file_is_a_store(stores, tmp_path, compression, compressors):
     dataset = stores.weatherbench2()
     folder = stores.write(dataset, tmp_path / "ens.zarr", chunks=ONE, compressors=compressors)
@@ -69,7 +62,7 @@ def test_a_zip_file_is_a_store(stores, tmp_path, compression, compressors):
     np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_order_chunks_and_window(stores, tmp_path_factory, data):
     """Whatever the order of the dimensions and the chunks, rows, columns and members are those of xarray."""

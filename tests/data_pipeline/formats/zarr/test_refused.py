@@ -55,16 +55,12 @@ def half(content):
     return content[: len(content) // 2]
 
 
-def flipped(content):
-    return content[:20] + bytes([content[20] ^ 1]) + content[21:]
-
-
 def unknown_codec(content):
     return content.replace(b'"zstd"', b'"szip"')
 
 
 ZSTD, CHUNK = numcodecs.Zstd(3), "temperature/1.1.0.0.0.0"
-CHECKED = [zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()]
+CHECKED, FIRST = [zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()], "c/0/0/0/0/0/0"
 DAMAGED = [
     (2, ZSTD, ".zmetadata", half, "is damaged: its metadata cannot be read"),
     (3, "auto", "zarr.json", half, "is damaged: its metadata cannot be read"),
@@ -72,10 +68,15 @@ DAMAGED = [
     (3, "auto", "zarr.json", unknown_codec, "szip"),
     *(
         (2, codec, CHUNK, lambda content, kept=kept: content[:kept], f"is damaged: chunk {CHUNK} cannot be read (")
-        for codec in (None, ZSTD, numcodecs.Blosc("lz4"), numcodecs.Zlib())
-        for kept in (0, 10, 200, -1)
+        for codec, kept in ((None, 0), (None, -1), (ZSTD, 10), (numcodecs.Blosc("lz4"), 200), (numcodecs.Zlib(), 0))
     ),
-    (3, CHECKED, "temperature/c/0/0/0/0/0/0", flipped, "chunk temperature/c/0/0/0/0/0/0 cannot be read"),
+    (
+        3,
+        CHECKED,
+        f"temperature/{FIRST}",
+        lambda c: c[:20] + b"??" + c[22:],
+        f"chunk temperature/{FIRST} cannot be read",
+    ),
     (2, ZSTD, CHUNK, lambda _: ZSTD.encode(np.zeros(7, np.float32)), f"chunk {CHUNK} cannot be read (cannot reshape"),
 ]
 """Format, codec, file, what happens to it, and the message."""
@@ -91,13 +92,10 @@ def test_damaged_metadata_and_chunks(stores, tmp_path, zarr_format, compressors,
     assert str(path) in message
 
 
-def test_a_damaged_zip_file(stores, tmp_path):
-    folder = stores.write(stores.weatherbench2(), tmp_path / "a.zarr")
+def test_a_damaged_zip_file(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
-        for path in folder.rglob("*"):
-            file.write(path, path.relative_to(folder))
-    whole = (tmp_path / "a.zip").read_bytes()
-    (tmp_path / "a.zip").write_bytes(whole[: len(whole) // 2])
+        file.writestr("zarr.json", "{}")
+    (tmp_path / "a.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:-9])
     assert "a.zip is a damaged zip file" in refusal(tmp_path / "a.zip")
 
 

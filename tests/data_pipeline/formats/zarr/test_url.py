@@ -69,8 +69,7 @@ def server(tmp_path):
         thread.join()
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("compressors", [None, "auto"])
+@pytest.mark.parametrize(("zarr_format", "compressors"), [(2, "auto"), (3, None)])
 def test_a_store_on_a_web_server_that_fails_for_a_while(stores, tmp_path, server, zarr_format, compressors):
     dataset = stores.weatherbench2()
     stores.write(dataset, tmp_path / "ens.zarr", zarr_format, chunks=ONE, compressors=compressors)
@@ -88,10 +87,12 @@ def read_in_fork(fields):
     return out, _opened.cache_info().misses
 
 
-def test_a_forked_process_makes_its_own_connections(stores, tmp_path, server):
+def test_opening_reads_no_fields_and_a_forked_process_makes_its_own_connections(stores, tmp_path, server):
     stores.write(stores.weatherbench2(), tmp_path / "ens.zarr", chunks=ONE)
-    fields = ensemble_fields(f"{server}/ens.zarr", T, [0, 24])
+    fields = ensemble_fields(f"{server}/ens.zarr/", T, [0, 24])
+    assert not [path for path in Handler.requested if "temperature/" in path]
     expected, opened = read_in_fork(fields)
+    assert [path for path in Handler.requested if "temperature/" in path] == ["/ens.zarr/temperature/1.1.0.0.0.0"]
     with (
         warnings.catch_warnings(action="ignore", category=DeprecationWarning),
         multiprocessing.get_context("fork").Pool(2) as pool,
@@ -99,14 +100,6 @@ def test_a_forked_process_makes_its_own_connections(stores, tmp_path, server):
         for found, count in pool.map_async(read_in_fork, [fields] * 2, 1).get(timeout=60):
             np.testing.assert_array_equal(found, expected)
             assert count > opened
-
-
-def test_opening_reads_no_fields_and_reading_only_its_chunks(stores, tmp_path, server):
-    stores.write(stores.weatherbench2(), tmp_path / "ens.zarr", chunks=ONE)
-    fields = ensemble_fields(f"{server}/ens.zarr/", T, [0, 24])
-    assert not [path for path in Handler.requested if "temperature/" in path]
-    fields.read(fields.cells[1, 1], np.zeros((4, 2, 5, 8), np.float32))
-    assert [path for path in Handler.requested if "temperature/" in path] == ["/ens.zarr/temperature/1.1.0.0.0.0"]
 
 
 def test_shards_are_requested_in_parts(stores, tmp_path, server):
