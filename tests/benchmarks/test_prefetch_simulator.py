@@ -8,7 +8,6 @@ from scipy import stats
 
 from benchmarks.prefetch_simulator.policies import OWN_DISK, OWN_MEMORY, POLICIES, REMOTE_MEMORY, SHARED, Workload
 from benchmarks.prefetch_simulator.simulate import (
-    DATA_SIZES,
     ClusterRates,
     count_often_read,
     expected_often_read,
@@ -47,18 +46,6 @@ def test_time_follows_the_recursion_of_the_model(policy):
             else:
                 end = max(available, end) + WORKLOAD.size / FAST.compute
     assert run_time(policy, WORKLOAD, FAST) == pytest.approx(end, rel=1e-9)
-
-
-@pytest.mark.parametrize("size", DATA_SIZES.values(), ids=DATA_SIZES)
-@pytest.mark.parametrize("compute", [64, 1_000])
-def test_no_policy_beats_perfect_and_nopfs_beats_staging(size, compute):
-    cluster, workload = ClusterRates(compute=compute), replace(WORKLOAD, size=size / WORKLOAD.samples)
-    perfect = run_time("Perfect", workload, cluster)
-    times = {policy: run_time(policy, workload, cluster) for policy in ("Naive", *POLICIES)}
-    assert all(time is None or time >= perfect for time in times.values())
-    assert times["NoPFS"] <= times["StagingBuffer"] <= times["Naive"]
-    assert times["NoPFS"] <= times["DeepIO"] * 1.02
-    assert (times["LBANN"] is None) == (size > workload.workers * workload.memory)
 
 
 def test_storages_match_the_definition_of_each_policy():

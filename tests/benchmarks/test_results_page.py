@@ -151,20 +151,6 @@ def test_the_large_profile_has_a_section_and_a_learning_curve(runs):
     assert "| lenet | 30.0 % |  |  |" in page
 
 
-def test_the_page_has_a_table_of_member_counts(runs):
-    found = scores()
-    found["models"] = {name: found["models"][name] for name in ("raw", "emos")}
-    for name, faults in (("raw", []), ("emos", ["worse"])):
-        by = {size: {"crps_fair": CRPS[name] / int(size), "spread_skill": 0.9} for size in ("1", "2")}
-        gate = {"claimed": name == "raw", "base": 2, "holds": not faults, "faults": faults}
-        found["models"][name] |= {"by": {"members": by}, "gate": gate}
-    write_scores(runs / "runs/sizes", found)
-    page, figures = renew(runs)
-    assert "| EMOS | 0.300 | 0.150 | 0.90 | 0.90 | no | no, worse |" in page
-    expected = {"emos": {"claims": False, "holds": False}, "raw": {"claims": True, "holds": True}}
-    assert figures["sizes"] == expected
-
-
 def test_levers_are_compared_with_the_row_before_and_with_the_first(runs):
     """CRPS of 0.4, 0.38, ..., 0.28: the third is 5.3 % below the second, and 10 % below the first."""
     crps = {name: 0.4 - 0.02 * index for index, name in enumerate(LEVERS)}

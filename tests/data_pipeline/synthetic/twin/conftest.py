@@ -1,7 +1,4 @@
-"""A tiny twin experiment, prepared once, and a GRIB reader independent of the project."""
-
-from collections.abc import Callable
-from pathlib import Path
+"""The twin experiment that all tests share, and a GRIB reader independent of the project."""
 
 import eccodes
 import numpy as np
@@ -11,28 +8,19 @@ from data_pipeline.synthetic.twin import Twin
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Twin:
-    """Three years, four start dates, four members, the oracle for all years."""
-    twin = Twin(
-        tmp_path_factory.mktemp("twin"),
-        first_year=2015,
-        dates=4,
-        members=4,
-        oracle_years=(2015, 2016, 2017),
-        workers=2,
-    )
-    twin.prepare()
-    return twin
+def tiny(first_project):
+    """The twin of `twin_project.py`: eight years, four start dates, five members, the oracle for two years."""
+    return Twin(first_project / "data/twin", first_year=2010, dates=4, members=5)
 
 
 @pytest.fixture(scope="session")
-def read_grib() -> Callable[[Path], dict]:
+def read_grib():
     """Return a function that reads the fields (H, W) of a GRIB file by (shortName, level, dataDate, step, member).
 
     Further arguments restrict the shortNames and steps.
     """
 
-    def read(file: Path, *wanted: object) -> dict:
+    def read(file, *wanted):
         fields = {}
         with file.open("rb") as stream:
             while (message := eccodes.codes_grib_new_from_file(stream)) is not None:

@@ -9,22 +9,22 @@ from data_pipeline.synthetic.twin.atmosphere import Atmosphere
 from data_pipeline.synthetic.twin.diagnostics import geopotential, vertical_velocity
 from data_pipeline.synthetic.twin.dynamics import F0, F1, F2, QuasiGeostrophy
 from data_pipeline.synthetic.twin.earth import Earth
-from data_pipeline.synthetic.twin.model_parameters import DAY_LENGTH, FORECAST, NATURE, RADIUS, ROTATION, VELOCITY
+from data_pipeline.synthetic.twin.model_parameters import DAY_LENGTH, NATURE, RADIUS, ROTATION, VELOCITY
 from data_pipeline.synthetic.twin.sphere import Sphere
 from data_pipeline.synthetic.twin.state import State
 
 
 @pytest.fixture(scope="module")
-def sphere() -> Sphere:
+def sphere():
     return Sphere(21, torch.float64)
 
 
 @pytest.fixture(scope="module")
-def nature() -> Atmosphere:
+def nature():
     return Atmosphere(NATURE, dtype=torch.float64)
 
 
-def random_flow(sphere: Sphere, batch: int = 3) -> torch.Tensor:
+def random_flow(sphere, batch=3):
     """Return a random ψ (2N, N, 3, B) with winds of about 10 m/s."""
     generator = torch.Generator().manual_seed(5)
     noise = torch.randn(*sphere.mask.shape[:2], 3, batch, generator=generator, dtype=torch.float64)
@@ -35,7 +35,7 @@ def random_flow(sphere: Sphere, batch: int = 3) -> torch.Tensor:
 
 @pytest.mark.parametrize(("n", "m"), [(4, 3), (5, 4), (12, 6)])
 @pytest.mark.parametrize("rotation", [0.0, 0.03])
-def test_a_rossby_haurwitz_wave_moves_at_its_phase_speed(sphere: Sphere, n: int, m: int, rotation: float) -> None:
+def test_a_rossby_haurwitz_wave_moves_at_its_phase_speed(sphere, n, m, rotation):
     """In solid rotation ω, a wave of degree n is an exact solution that moves at ω - 2(1 + ω)/(n(n + 1))."""
     flow = QuasiGeostrophy(sphere, torch.zeros(sphere.columns, sphere.rows, 1, dtype=torch.float64), 1.0)
     psi = torch.zeros(*sphere.mask.shape[:2], 3, 1, dtype=torch.float64)
@@ -51,15 +51,15 @@ def test_a_rossby_haurwitz_wave_moves_at_its_phase_speed(sphere: Sphere, n: int,
     torch.testing.assert_close(flow.streamfunction(spectrum), expected, rtol=0, atol=1e-8)
 
 
-def test_energy_and_potential_enstrophy_are_conserved(sphere: Sphere) -> None:
+def test_energy_and_potential_enstrophy_are_conserved(sphere):
     height = Earth(sphere).height
     flow = QuasiGeostrophy(sphere, height, 1.0)
     start = flow.potential_vorticity(random_flow(sphere))
 
-    def energy(q: torch.Tensor) -> torch.Tensor:
+    def energy(q):
         return -sphere.mean(sphere.to_grid(flow.streamfunction(q)) * sphere.to_grid(q)).sum(0) / 2
 
-    def enstrophy(q: torch.Tensor) -> torch.Tensor:
+    def enstrophy(q):
         return sphere.mean(sphere.to_grid(q + flow.planetary) ** 2)
 
     end = start
@@ -72,7 +72,7 @@ def test_energy_and_potential_enstrophy_are_conserved(sphere: Sphere) -> None:
     torch.testing.assert_close(enstrophy(end), enstrophy(start), rtol=1e-5, atol=0)
 
 
-def test_a_tracer_keeps_its_mean_and_its_variance(sphere: Sphere) -> None:
+def test_a_tracer_keeps_its_mean_and_its_variance(sphere):
     flow = QuasiGeostrophy(sphere, Earth(sphere).height, 1.0)
     psi = random_flow(sphere)
     tracer = 100 * random_flow(sphere)[:, :, :1].flip(1) * sphere.mask
@@ -87,7 +87,7 @@ def test_a_tracer_keeps_its_mean_and_its_variance(sphere: Sphere) -> None:
     assert (after - before).abs().max() > 0.1 * before.std()
 
 
-def test_inversion_of_the_written_out_potential_vorticity(sphere: Sphere) -> None:
+def test_inversion_of_the_written_out_potential_vorticity(sphere):
     flow = QuasiGeostrophy(sphere, Earth(sphere).height, 1.0)
     psi = random_flow(sphere)
     upper, middle, lower = (sphere.laplacian * psi).unbind(2)
@@ -105,7 +105,7 @@ def test_inversion_of_the_written_out_potential_vorticity(sphere: Sphere) -> Non
 
 
 @pytest.mark.parametrize("day", [15.0, 196.0])
-def test_equilibrium_winds_are_westerly_aloft_in_both_hemispheres(nature: Atmosphere, day: float) -> None:
+def test_equilibrium_winds_are_westerly_aloft_in_both_hemispheres(nature, day):
     shear, _ = nature.physics.wind(nature.climate.thermal_wind(day))
     zonal = shear.mean(0)[:, :, 0]
     latitude = torch.tensor(nature.sphere.latitudes)
@@ -120,7 +120,7 @@ def test_equilibrium_winds_are_westerly_aloft_in_both_hemispheres(nature: Atmosp
     assert (contrast[0] > contrast[-1]) == (day < 100)
 
 
-def test_a_zonal_flow_is_in_geostrophic_balance(nature: Atmosphere) -> None:
+def test_a_zonal_flow_is_in_geostrophic_balance(nature):
     sphere = nature.sphere
     psi = random_flow(sphere)
     psi[1:] = 0
@@ -135,7 +135,7 @@ def test_a_zonal_flow_is_in_geostrophic_balance(nature: Atmosphere) -> None:
     assert error.square().mean() < 0.03 * slope[:, 2:-2].square().mean()
 
 
-def test_rising_air_spins_up(nature: Atmosphere) -> None:
+def test_rising_air_spins_up(nature):
     """D(ζ + f)/Dt = f ∂ω/∂p: the change of vorticity in the next minutes equals the diagnosed stretching."""
     sphere, flow = nature.sphere, nature.flow
     psi = random_flow(sphere, batch=1)
@@ -156,9 +156,3 @@ def test_rising_air_spins_up(nature: Atmosphere) -> None:
     mu = float(sphere.mu[0, row])
     expected = spin * ROTATION**2 * 3e4 / (F0 * ROTATION * math.sqrt(mu**2 + 0.05) / mu)
     torch.testing.assert_close(upper[:, row], expected[:, row], rtol=1e-3, atol=1e-6)
-
-
-def test_parameters_lie_between_nature_and_the_forecast_model() -> None:
-    assert NATURE.towards(FORECAST, 0.0) == NATURE
-    assert NATURE.towards(FORECAST, 0.5).advection == pytest.approx((1 + 0.945) / 2)
-    assert NATURE.towards(FORECAST, 1.0).relaxation_days == pytest.approx(22)

@@ -1,7 +1,5 @@
 """Transforms against SciPy's spherical harmonics and finite differences; interpolation against known fields."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -14,30 +12,30 @@ from data_pipeline.synthetic.twin.sphere import Interpolation, Sphere, periodic_
 
 
 @pytest.fixture(scope="module", params=[15, 21])
-def sphere(request: pytest.FixtureRequest) -> Sphere:
+def sphere(request):
     return Sphere(request.param, torch.float64)
 
 
-def harmonic(sphere: Sphere, n: int, m: int, turn: float = 0.0) -> torch.Tensor:
+def harmonic(sphere, n, m, turn=0.0):
     """Return the real part of SciPy's Y_nm, shifted east by `turn` radians, (W, H, 1)."""
     longitude = np.radians(sphere.longitudes)[:, None] - turn
     colatitude = np.radians(90 - sphere.latitudes)[None, :]
     return torch.tensor(sph_harm_y(n, m, colatitude, longitude).real)[..., None]
 
 
-def random_spectrum(sphere: Sphere, fields: int = 1) -> torch.Tensor:
+def random_spectrum(sphere, fields=1):
     generator = torch.Generator().manual_seed(1)
     shape = (*sphere.mask.shape[:2], fields, 2)
     return torch.randn(shape, generator=generator, dtype=torch.float64) * sphere.mask
 
 
-def test_a_spectrum_is_unchanged_by_the_transform_to_the_grid_and_back(sphere: Sphere) -> None:
+def test_a_spectrum_is_unchanged_by_the_transform_to_the_grid_and_back(sphere):
     spectrum = random_spectrum(sphere)
     torch.testing.assert_close(sphere.to_spectrum(sphere.to_grid(spectrum)), spectrum, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(("n", "m"), [(0, 0), (1, 0), (1, 1), (7, 3), (15, 15)])
-def test_each_harmonic_of_scipy_is_one_coefficient(sphere: Sphere, n: int, m: int) -> None:
+def test_each_harmonic_of_scipy_is_one_coefficient(sphere, n, m):
     turn = 0.3
     spectrum = sphere.to_spectrum(harmonic(sphere, n, m, turn))[..., 0]
     expected = torch.zeros_like(spectrum)
@@ -48,7 +46,7 @@ def test_each_harmonic_of_scipy_is_one_coefficient(sphere: Sphere, n: int, m: in
     torch.testing.assert_close(spectrum, expected, rtol=0, atol=1e-13)
 
 
-def test_the_gradient_equals_finite_differences() -> None:
+def test_the_gradient_equals_finite_differences():
     sphere = Sphere(21, torch.float64)
     spectrum = random_spectrum(sphere)
     east, north = sphere.gradient(spectrum)
@@ -69,7 +67,7 @@ def test_the_gradient_equals_finite_differences() -> None:
     assert north.shape == east.shape
 
 
-def test_over_cos2_equals_division_of_the_field() -> None:
+def test_over_cos2_equals_division_of_the_field():
     sphere = Sphere(21, torch.float64)
     field = sphere.to_grid(random_spectrum(sphere))
     torch.testing.assert_close(
@@ -77,7 +75,7 @@ def test_over_cos2_equals_division_of_the_field() -> None:
     )
 
 
-def test_products_of_two_fields_have_no_aliasing(sphere: Sphere) -> None:
+def test_products_of_two_fields_have_no_aliasing(sphere):
     fine = Sphere(2 * sphere.truncation, torch.float64)
     a, b = random_spectrum(sphere, 2).unbind(2)
     coarse_product = sphere.to_spectrum(sphere.to_grid(a) * sphere.to_grid(b))
@@ -88,12 +86,12 @@ def test_products_of_two_fields_have_no_aliasing(sphere: Sphere) -> None:
 SPHERE = Sphere(21, torch.float64)
 
 
-def values_at(latitudes: object, longitudes: object, field: Callable) -> torch.Tensor:
+def values_at(latitudes, longitudes, field):
     lat, lon = np.radians(latitudes)[:, None], np.radians(longitudes)[None, :]
     return torch.tensor(field(lat, lon) + 0 * lat * lon)[None]
 
 
-def interpolate(grid: Grid, field: Callable, vector: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def interpolate(grid, field, vector=False):
     given_values = values_at(SPHERE.latitudes, SPHERE.longitudes, field)
     return Interpolation(SPHERE, grid)(given_values, vector), values_at(grid.latitudes, grid.longitudes, field)
 
@@ -106,22 +104,20 @@ SCALARS = {
 }
 
 
-@pytest.mark.parametrize("shape", [(33, 64), (45, 90)])
 @pytest.mark.parametrize("name", SCALARS)
-def test_smooth_fields_are_interpolated_accurately(shape: tuple[int, int], name: str) -> None:
-    found, expected = interpolate(Grid.regular(*shape), SCALARS[name])
+def test_smooth_fields_are_interpolated_accurately(name):
+    found, expected = interpolate(Grid.regular(45, 90), SCALARS[name])
     torch.testing.assert_close(found, expected, rtol=0, atol=3e-4)
 
 
-@pytest.mark.parametrize("shape", [(33, 64), (37, 72)])
-def test_a_wind_across_the_poles_keeps_its_direction(shape: tuple[int, int]) -> None:
+def test_a_wind_across_the_poles_keeps_its_direction():
     # Rotation about an axis through the equator: u = -sin φ cos λ, v = sin λ.
     for field in (lambda lat, lon: -np.sin(lat) * np.cos(lon), lambda lat, lon: np.sin(lon) + 0 * lat):
-        found, expected = interpolate(Grid.regular(*shape), field, vector=True)
+        found, expected = interpolate(Grid.regular(37, 72), field, vector=True)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
-def test_linear_interpolation_stays_between_its_knots() -> None:
+def test_linear_interpolation_stays_between_its_knots():
     noise = torch.rand(2, SPHERE.rows, SPHERE.columns, generator=torch.Generator().manual_seed(3)).double()
     linear = Interpolation(SPHERE, Grid.regular(91, 180), points=2)
     assert linear(noise).min() >= noise.min()
@@ -136,9 +132,7 @@ def test_linear_interpolation_stays_between_its_knots() -> None:
     coefficients=st.lists(st.floats(-1, 1), min_size=4, max_size=4),
     where=st.floats(0, 1),
 )
-def test_cubic_polynomials_are_exact_away_from_the_seam(
-    knots: np.ndarray, coefficients: list[float], where: float
-) -> None:
+def test_cubic_polynomials_are_exact_away_from_the_seam(knots, coefficients, where):
     cubic = np.polynomial.Polynomial(coefficients, domain=[0, 360])
     target = knots[1] + where * (knots[-3] - knots[1])
     matrix = periodic_lagrange(knots, np.array([target]), 360.0, 4)
