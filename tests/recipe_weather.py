@@ -73,12 +73,10 @@ def date_of(time: np.datetime64) -> int:
     return int(str(time.astype("datetime64[D]")).replace("-", ""))
 
 
-def message(
-    values: np.ndarray, edition: int = 2, first_longitude: float = 0.0, bits: int = 16, **keys: object
-) -> bytes:
+def message(values: np.ndarray, first_longitude: float = 0.0, **keys: object) -> bytes:
     """Return a message with `keys`, in the order in which they are given; `first_longitude` shifts the columns."""
     columns = np.argsort((LONGITUDES - first_longitude) % 360)
-    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
     grid = {
         "Ni": SHAPE[1], "Nj": SHAPE[0], "iDirectionIncrementInDegrees": 30, "jDirectionIncrementInDegrees": 30,
         "latitudeOfFirstGridPointInDegrees": 90, "latitudeOfLastGridPointInDegrees": -90,

@@ -2,10 +2,10 @@
 
 from itertools import product
 
-import eccodes
 import numpy as np
 import pytest
 from forecast_files import write_forecasts
+from grib_parts import plain_message
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
@@ -81,15 +81,9 @@ def test_mean_and_standard_deviation_are_recognised_and_converted(tmp_path, kind
     np.testing.assert_allclose(read[1], FIELDS[:, 1] / 100, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("dimension", "levels", "attributes"),
-    [
-        ("quantile", [0.1, 0.5, 0.25, 0.9, 0.75], {}),
-        ("percentile", [10, 50, 25, 90, 75], {}),
-        ("percentile", [10.0, 50.0, 25.0, 90.0, 75.0], {"units": "%"}),
-    ],
-)
-def test_quantiles_are_sorted_by_their_levels(tmp_path, dimension, levels, attributes):
+@pytest.mark.parametrize(("dimension", "attributes"), [("quantile", {}), ("percentile", {"units": "%"})])
+def test_quantiles_are_sorted_by_their_levels(tmp_path, dimension, attributes):
+    levels = np.array([0.1, 0.5, 0.25, 0.9, 0.75]) * (100 if dimension == "percentile" else 1)
     further = {dimension: (dimension, levels, attributes)}
     found = opened(written(tmp_path, {"t2m": ((dimension,), MEMBERS, {"units": "K"})}, further))
     assert found.kind == "quantiles"
@@ -137,8 +131,6 @@ def refused(tmp_path, variables, further=None, task=TASK, **options):
 
 
 KELVIN = {"units": "K"}
-
-
 QUANTILES = {"t2m": (("quantile",), MEMBERS, KELVIN)}
 BOTH = {"t2m": (("number", "quantile"), MEMBERS[:, :, :, None].repeat(2, 3), KELVIN)}
 
@@ -193,20 +185,17 @@ def test_quantiles_of_amounts_are_not_added(tmp_path):
     assert "has quantiles over other intervals or of other variables than tp:24h" in text
 
 
-@pytest.mark.parametrize(
-    ("option", "sentence"),
-    [
+def test_malformed_options_are_refused():
+    for option, sentence in (
         ({"path": "a.nc", "member": 3}, "forecasts.ngr has no option member; there is: path, kind, drawn,"),
         ({"kind": "members"}, "forecasts.ngr must be a path, a list of paths, or"),
         ({"path": "a.nc", "kind": "normals"}, "forecasts.ngr.kind must be one of members, normal, quantiles"),
         ({"path": "a.nc", "drawn": "no"}, "forecasts.ngr.drawn must be true or false, got 'no'"),
         ({"path": "a.nc", "variable_names": "t2m"}, "forecasts.ngr.variable_names must be"),
         ({"path": "a.nc", "intervals": {"2t": "1h"}}, "forecasts.ngr.intervals: 2t is instantaneous"),
-    ],
-)
-def test_malformed_options_are_refused(option, sentence):
-    with pytest.raises(InputError, match=sentence.replace(".", r"\.")):
-        ForecastFile.parse("ngr", option)
+    ):
+        with pytest.raises(InputError, match=sentence.replace(".", r"\.")):
+            ForecastFile.parse("ngr", option)
 
 
 def test_the_fingerprint_follows_contents_and_options_not_the_path(tmp_path):
@@ -225,27 +214,18 @@ def test_the_fingerprint_follows_contents_and_options_not_the_path(tmp_path):
 
 def test_ensemble_mean_and_spread_in_grib(tmp_path):
     """Messages with the product template of ensemble statistics; members in the same file are another kind."""
-    path = tmp_path / "file.grib"
-    with path.open("wb") as file:
-        for start, lead in product(range(3), range(2)):
-            for kind in ("mean", "spread", 1, 2, 3):
-                handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
-                statistic = kind in ("mean", "spread")
-                keys = {
-                    "Ni": 6, "Nj": 4, "latitudeOfFirstGridPointInDegrees": 90, "latitudeOfLastGridPointInDegrees": -90,
-                    "longitudeOfFirstGridPointInDegrees": 0, "longitudeOfLastGridPointInDegrees": 300,
-                    "iDirectionIncrementInDegrees": 60, "jDirectionIncrementInDegrees": 60,
-                    "productDefinitionTemplateNumber": 2 if statistic else 1, "shortName": "2t",
-                    "dataDate": int(str(STARTS[start])[:10].replace("-", "")), "dataTime": 0,
-                    "step": (24, 48)[lead], "bitsPerValue": 24,
-                }  # fmt: skip
-                keys |= {"derivedForecast": 0 if kind == "mean" else 4} if statistic else {"perturbationNumber": kind}
-                for key, value in keys.items():
-                    eccodes.codes_set(handle, key, value)
-                values = {"mean": FIELDS, "spread": FIELDS / 100}.get(kind, MEMBERS[:, :, 0 if statistic else kind])
-                eccodes.codes_set_values(handle, values[start, lead].ravel())
-                eccodes.codes_write(handle, file)
-                eccodes.codes_release(handle)
+    path, messages = tmp_path / "file.grib", []
+    globe = {
+        "latitudeOfFirstGridPointInDegrees": 90, "latitudeOfLastGridPointInDegrees": -90,
+        "longitudeOfLastGridPointInDegrees": 300,
+    }  # fmt: skip
+    kinds = [(2, {"derivedForecast": 0}, FIELDS), (2, {"derivedForecast": 4}, FIELDS / 100)]
+    kinds += [(1, {"perturbationNumber": number}, MEMBERS[:, :, number]) for number in (1, 2, 3)]
+    for start, lead, (template, own, values) in product(range(3), range(2), kinds):
+        keys = {"productDefinitionTemplateNumber": template, "typeOfLevel": "surface", "shortName": "2t", **own}
+        keys |= {"dataDate": 20160105 + 4 * start, "dataTime": 0, "step": (24, 48)[lead]}
+        messages.append(plain_message(2, values[start, lead], 24, **globe, **keys))
+    path.write_bytes(b"".join(messages))
     with pytest.raises(InputError, match="the kinds members and normal; choose one with kind=members"):
         opened(path)
     found = opened(path, kind="normal").read([SECONDS[2]], [48])[:, 0, 0]

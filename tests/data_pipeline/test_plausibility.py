@@ -1,5 +1,7 @@
 """Planted errors of the data, each said in one sentence that names target and cause; none for data that are right."""
 
+import re
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -54,52 +56,45 @@ def warnings_about(members, truth, times, valid, units="K", **options):
     return data_warnings(source, TASK, [2020], **options)
 
 
+def same(fields):
+    return fields
+
+
+def celsius(fields):
+    return fields - 273.15
+
+
+def mixed(members):
+    return np.stack([np.roll(members[:, m], m - 2, 0) for m in range(MEMBERS)], 1)
+
+
 ERRORS = {
-    "wrong day": ("2t, 24 h: the truth fits the forecast better 24 h later", "times seem to be shifted"),
-    "wrong hour": ("2t, 24 h: the truth fits the forecast better 12 h", "times seem to be shifted"),
-    "shifted longitude": ("2t, 24 h: the truth fits the forecast better shifted by half", "coordinates"),
-    "flipped latitude": ("2t, 24 h: the truth fits the forecast better mirrored north-south", "coordinates"),
-    "other units": ("2t, 24 h: the truth is lower by 27", "seems to be in °C, not in K"),
-    "both in °C": ("2t, 24 h: ", "of the forecast, -"),
-    "wrong level": ("2t, 24 h: the truth differs from the forecast by -28", "seems to be of another level"),
-    "mixed members": ("2t, 24 h: ", "members of different starts seem to be mixed"),
+    "wrong day": (lambda t: np.roll(t, 2, 0), same, "fits the forecast better 24 h later.*times seem to be shifted"),
+    "wrong hour": (lambda t: np.roll(t, 1, 0), same, "fits the forecast better 12 h.*times seem to be shifted"),
+    "shifted longitude": (lambda t: np.roll(t, COLUMNS // 2, 2), same, "better shifted by half.*coordinates"),
+    "flipped latitude": (lambda t: t[:, ::-1], same, "fits the forecast better mirrored north-south.*coordinates"),
+    "other units": (celsius, same, "the truth is lower by 27.*seems to be in °C, not in K"),
+    "both in °C": (celsius, celsius, "of the forecast, -"),
+    "wrong level": (lambda t: t - 28, same, "differs from the forecast by -28.*seems to be of another level"),
+    "mixed members": (same, mixed, "members of different starts seem to be mixed"),
 }
+"""Changes of the truth and of the members of 2t, and what the sentence says."""
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_planted_error_is_said_in_one_sentence(error):
+@pytest.mark.parametrize(("of_truth", "of_members", "words"), ERRORS.values(), ids=ERRORS)
+def test_a_planted_error_is_said_in_one_sentence(of_truth, of_members, words):
     times, valid, members, truth = weather(1)
-    field = truth["2t"]
-    if error == "wrong day":
-        truth["2t"] = np.roll(field, 2, 0)
-    elif error == "wrong hour":
-        truth["2t"] = np.roll(field, 1, 0)
-    elif error == "shifted longitude":
-        truth["2t"] = np.roll(field, COLUMNS // 2, 2)
-    elif error == "flipped latitude":
-        truth["2t"] = field[:, ::-1]
-    elif error == "other units":
-        truth["2t"] = field - 273.15
-    elif error == "both in °C":
-        truth["2t"], members["2t"] = field - 273.15, members["2t"] - 273.15
-    elif error == "wrong level":
-        truth["2t"] = field - 28
-    else:
-        moved = [np.roll(members["2t"][:, m], m - 2, 0) for m in range(MEMBERS)]
-        members["2t"] = np.stack(moved, 1)
+    members["2t"], truth["2t"] = of_members(members["2t"]), of_truth(truth["2t"])
     (sentence,) = warnings_about(members, truth, times, valid)
     if "°C" in sentence or "physical range" in sentence:
         with pytest.raises(InputError, match="leave the physical range from 0 to inf K"):
             warnings_about(members, truth, times, valid, refuse=True)
     else:
         assert warnings_about(members, truth, times, valid, refuse=True) == [sentence]
-    begin, cause = ERRORS[error]
-    assert sentence.startswith(begin)
-    assert cause in sentence
+    assert re.match(f"2t, 24 h: .*{words}", sentence)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("skill", [0.9, 0.4, 0])
+@pytest.mark.parametrize(("seed", "skill"), [(0, 0.9), (0, 0.4), (0, 0), (1, 0.4), (2, 0)])
 def test_nothing_is_said_about_right_data(seed, skill):
     """With skill, with little of it, and as in a season's forecast, without any."""
     times, valid, members, truth = weather(seed, skill)

@@ -29,9 +29,6 @@ def test_stations_match_by_id_and_points_without_ids_by_position():
     assert not ALPS.matches(Points(ALPS.latitudes, ALPS.longitudes, ids=ALPS.ids[::-1]))
     assert ALPS.matches(Points(ALPS.latitudes, (11.4, 9.7, 359.9)))
     assert not ALPS.matches(Points(moved.latitudes, ALPS.longitudes))
-
-
-def test_stations_are_found_by_their_ids():
     others = Points((52.5, 40.0, 47.3), (9.7, 0.0, 11.4), ids=("Hannover", "Madrid", "Innsbruck"))
     np.testing.assert_array_equal(ALPS.positions_in(others), [2, 0, -1])
 
@@ -54,7 +51,7 @@ def test_ids_match_without_leading_zeros_unless_one_set_has_both():
 
 
 def test_a_moved_station_is_named_and_left_out():
-    ids = tuple(f"{k}" for k in range(1149))
+    ids = tuple(map(str, range(1149)))
     own = Points(np.linspace(40, 50, 1149), (10.0,) * 1149, ids=ids)
     east = np.full(1149, 10.0)
     east[[7, 300, 301]] = 11.65, 10.05, 9.6
@@ -83,17 +80,14 @@ def test_static_fields_of_stations_are_found_by_id():
         static_on(ALPS, fields.where(fields.lsm != 2), "lsm")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_wrong_points_are_refused():
+    for arguments, sentence in (
         (((), ()), "at least one point"),
         (((50.0,), (8.0, 9.0)), "1 points need as many longitudes, got 2"),
         (((50.0,), (8.0,), (1.0, 2.0)), "1 points need as many altitudes, got 2"),
         (((91.0,), (8.0,)), r"within \[-90, 90\], got 91.0"),
         (((50.0,), (np.nan,)), "longitudes of points must be finite"),
         (((50.0, 51.0), (8.0, 9.0), (), ("a", "a")), "the station a occurs twice"),
-    ],
-)
-def test_wrong_points_are_refused(arguments, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Points(*arguments)
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Points(*arguments)

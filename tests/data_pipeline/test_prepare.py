@@ -1,11 +1,14 @@
 """`prepare` on files like those of ENS-10: plan, index, statistics, store, kill -9, and wrong input."""
 
+import multiprocessing
+import os
 import re
+import shutil
 import signal
+import sys
 from itertools import count, product
-from pathlib import Path
 
-import forks
+import deepweather
 import netCDF4
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from weather_files import weather, write_grib
 
 from data_pipeline.common.files import lock_folder
 from data_pipeline.grid import Grid
+from data_pipeline.store import Store
 
 GRID = Grid.regular(9, 12)
 DATES = ("20180104", "20180108", "20180111")
@@ -85,40 +89,47 @@ def test_index_statistics_and_store(ens10, prepare, tmp_path, cache):
     assert [path.name for path in before if before[path] != after[path]] == ["efi.nc"]
 
 
-def test_a_run_killed_at_any_change_of_its_files_is_completed_by_the_next(ens10, tmp_path, monkeypatch):
+def prepare_until(folder, ens10, change):
+    """Run `prepare` with a store of several files; SIGKILL ends the process before it changes a file for this time."""
+    changes = count()
+
+    def hook(event, arguments):
+        written = event == "open" and (arguments[2] or 0) & os.O_ACCMODE != os.O_RDONLY
+        if (written or event in ("os.rename", "os.remove")) and next(changes) == change:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for method in (Store.plan, Store.write):
+        method.__kwdefaults__["shard_bytes"] = 10_000
+    os.environ["DEEPWEATHER_CACHE"] = str(folder / "cache")
+    os.chdir(folder)
+    sys.addaudithook(hook)
+    sys.argv = ["deepweather", "prepare", "data=ens10", f"path={ens10}", *TASK, *ALL]
+    deepweather.main()
+
+
+def test_a_run_killed_at_any_change_of_its_files_is_completed_by_the_next(ens10, tmp_path):
     """Statistics, index and store are identical to those of an uninterrupted run."""
 
     def run(folder, change=-1):
         folder.mkdir(exist_ok=True)
-        monkeypatch.setenv("DEEPWEATHER_CACHE", str(folder / "cache"))
-        killed_prepare = Path(__file__).with_name("killed_prepare.py")
-        return forks.run([killed_prepare, str(change), "data=ens10", f"path={ens10}", *TASK, *ALL], cwd=folder)
+        process = multiprocessing.get_context("fork").Process(target=prepare_until, args=(folder, ens10, change))
+        process.start()
+        process.join(600)
+        return process.exitcode
 
-    assert run(tmp_path / "unbroken").returncode == 0
+    assert run(tmp_path / "unbroken") == 0
     unbroken = content(tmp_path / "unbroken")
     assert len(unbroken) == 1 + 7 + 5 + 2  # statistics, index, store, locks
     killed = []
-    for change in count(2, 11):
+    for change in count(2, 17):
         folder = tmp_path / str(change)
-        if (ended := run(folder, change)).returncode == 0:
+        if (code := run(folder, change)) == 0:
             break
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        assert run(folder).returncode == 0
+        assert code == -signal.SIGKILL
+        assert run(folder) == 0
         assert content(folder) == unbroken, change
         killed.append(change)
     assert len(killed) >= 3
-
-
-@pytest.fixture
-def damaged(ens10, tmp_path):
-    """The same files, one of them cut off."""
-    folder = tmp_path / "damaged"
-    folder.mkdir()
-    for path in ens10.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    cut = folder / "output.sfc.20180108"
-    cut.write_bytes(cut.read_bytes()[:-100])
-    return folder
 
 
 def assert_refused(ended, *words):
@@ -130,7 +141,10 @@ def assert_refused(ended, *words):
     return line
 
 
-def test_damaged_files_are_reported_after_the_summary(damaged, prepare):
+def test_damaged_files_are_reported_after_the_summary(ens10, prepare, tmp_path):
+    damaged = shutil.copytree(ens10, tmp_path / "damaged")
+    cut = damaged / "output.sfc.20180108"
+    cut.write_bytes(cut.read_bytes()[:-100])
     ended = prepare(f"path={damaged}")
     assert_refused(ended, "output.sfc.20180108", "fetch it again, or leave it out of data.archive")
     assert "messages     420" in ended.stdout  # the other five files

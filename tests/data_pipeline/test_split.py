@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
@@ -73,25 +73,22 @@ def test_years_keep_ten_days_or_the_longest_lead_time_between_them(leads, gap):
         assert (later.min() - part.max()).astype(int) == gap + 1
 
 
+@settings(max_examples=30)
 @given(st.integers(2, 12), st.integers(0, 10), st.booleans())
 def test_every_day_is_held_out_by_one_fold_and_never_near_its_training(folds, gap, validate):
     folds = max(folds, 3) if validate else folds
-    split = Split(
-        ["2018-01-01", "2018-12-31"], "next_fold" if validate else None, folds=folds, fold=1, gap_days=gap
-    )  # fmt: skip
+    split = Split(["2018-01-01", "2018-12-31"], "next_fold" if validate else None, folds=folds, fold=1, gap_days=gap)
     held_out = []
     for fold in range(1, folds + 1):
         one = split.leave_out(fold)
-        names = ["train", "held_out", *(["val"] if validate else [])]
-        parts = [days(one.dates(name, LEADS)) for name in names]
-        for ours, theirs in combinations(parts, 2):
+        train, *others = (days(one.dates(name, LEADS)) for name in ("train", "held_out", "val")[: 2 + validate])
+        for ours, theirs in combinations([train, *others], 2):
             assert not ours & theirs
-        distance = [abs((a - b).days) for a in parts[0] for b in set().union(*parts[1:]) if abs((a - b).days) <= gap]
-        assert not distance
-        held_out.append(parts[1])
-        assert days(one.dates("train", LEADS)) | days(one.dates("train", LEADS), excluded=True) == set(
-            DAYS
-        ) - set().union(parts[1], days(Dates(one.dates("val", LEADS).spans)) if validate else set())
+        assert not [a for a in train for b in set().union(*others) if abs((a - b).days) <= gap]
+        held_out.append(others[0])
+        of_validation = days(Dates(one.dates("val", LEADS).spans)) if validate else set()
+        left_out = days(one.dates("train", LEADS), excluded=True)
+        assert train | left_out == set(DAYS) - others[0] - of_validation
     assert sum(map(len, held_out)) == 365
     assert set().union(*held_out) == set(DAYS)
     assert max(map(len, held_out)) - min(map(len, held_out)) <= 1
@@ -109,9 +106,8 @@ def test_as_many_folds_as_years_leave_out_one_year_each():
     assert validated.dates("val", LEADS) == Dates.of_years([1998, 1999])
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_wrong_options_are_refused():
+    for options, sentence in (
         ({"train": [2018]}, r"data.split.train must be \[first year, last year\] or \[first date, last date\]"),
         ({"train": ["2018-10-31", "2018-01-01"]}, "data.split.train must be"),
         ({"train": ["2018-13-01", "2018-12-31"]}, "data.split.train must be"),
@@ -122,11 +118,9 @@ def test_as_many_folds_as_years_leave_out_one_year_each():
         ({"val": "next_fold"}, "data.split.val=next_fold needs data.split.folds"),
         ({"val": "next_fold", "folds": 2}, "data.split.folds must be a whole number from 3"),
         ({"gap_days": -1}, "data.split.gap_days must be a whole number of at least 0"),
-    ],
-)
-def test_wrong_options_are_refused(options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Split(**({"train": ["2018-01-01", "2018-12-31"]} | options))
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Split(**({"train": ["2018-01-01", "2018-12-31"]} | options))
 
 
 def test_absent_splits_are_refused():

@@ -1,5 +1,6 @@
 """docs/recipes/weatherbench2.md on stores in that layout."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -97,14 +98,11 @@ def test_the_corrected_file_has_the_starts_and_members_of_the_store(project):
 
 def test_the_sidecar_identifies_the_store(project):
     """The hash of a list of the store's files, which other programs compute as well."""
-    import hashlib
-
     folder, _ = project
     (given,) = json.loads((folder / "corrected.nc.json").read_text())["inputs"]
     files = sorted(path for path in (folder / "new.zarr").rglob("*") if path.is_file())
-    lines = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder / 'new.zarr')}\n" for path in files
-    ]
+    hashes = (hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    lines = [f"{each}  {path.relative_to(folder / 'new.zarr')}\n" for each, path in zip(hashes, files, strict=True)]
     assert given["sha256"] == hashlib.sha256("".join(lines).encode()).hexdigest()
     assert given["bytes"] == sum(path.stat().st_size for path in files)
 

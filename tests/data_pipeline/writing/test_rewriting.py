@@ -252,7 +252,10 @@ def test_folders_missing_files_and_files_that_are_cut_off_are_refused(source, ta
 
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
-    [(KeyError("no such member"), KeyError, ""), (OSError(errno.ENOSPC, "full"), InputError, "no space left")],
+    [
+        (KeyError("no such member"), KeyError, "no such member"),
+        (OSError(errno.ENOSPC, "full"), InputError, "no space left"),
+    ],
 )
 def test_an_error_and_a_disk_that_fills_up_leave_the_former_file(source, target, error, kind, words):
     def correction(message):

@@ -28,7 +28,7 @@ ONE = {"time": 1, "prediction_timedelta": 1}
 CHUNKS = ONE, {}, {"time": 2, "number": 3, "latitude": 2, "longitude": 3}
 
 
-@pytest.mark.parametrize(("coding", "chunks"), zip(CODINGS, cycle(CHUNKS)), ids=str)
+@pytest.mark.parametrize(("coding", "chunks"), [*zip(CODINGS, cycle(CHUNKS))], ids=str)
 def test_forecasts_of_weatherbench2(stores, tmp_path, coding, chunks):
     dataset = stores.weatherbench2()
     path = stores.write(dataset, tmp_path / "ens.zarr", chunks=chunks, **CODINGS[coding])
