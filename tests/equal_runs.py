@@ -1,6 +1,9 @@
-"""`check_equal_runs`: two training runs are equal up to rounding."""
+"""Two training runs, or the scores of two evaluations, are equal up to rounding."""
+
+import json
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -21,3 +24,24 @@ def check_equal_runs(first, second):
         )
     tables = [np.loadtxt(folder / "metrics.csv", delimiter=",", skiprows=1) for folder in (first, second)]
     np.testing.assert_allclose(*tables, rtol=1e-5)
+
+
+def read_scores(folder):
+    """Return the values of `scores.json` by their path, without those that describe the run."""
+
+    def leaves(value, path=""):
+        if isinstance(value, dict | list):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            own = [leaves(inner, f"{path}/{name}") for name, inner in items if name not in ("provenance", "warnings")]
+            return {key: leaf for found in own for key, leaf in found.items()}
+        return {path: value}
+
+    return leaves(json.loads((folder / "scores.json").read_text()))
+
+
+def check_equal_scores(found, expected, tolerance):
+    """Compare scores by their path."""
+    assert found == {
+        key: pytest.approx(value, rel=tolerance, abs=tolerance) if isinstance(value, float) else value
+        for key, value in expected.items()
+    }

@@ -16,7 +16,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import torch
-from reach import recall, remembered
+from reach import ALL_CODE, note
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ("data_pipeline", "models", "training", "evaluation", "conf", "scripts/deepweather.py")
@@ -64,12 +64,11 @@ def kept(name, make, fallback):
                 partial = folder.with_suffix(".partial")
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
-                with remembered(partial / "reach"):
-                    make(partial)
+                make(partial)
                 partial.rename(folder)
                 _remove_old(base)
             os.utime(folder)
-            recall(folder / "reach")
+            note(ALL_CODE)
             return folder
     raise AssertionError(f"neither {cache_folder()} nor {fallback} can be written")
 

@@ -16,6 +16,7 @@ from data_pipeline.protocols import Fields
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning
 from evaluation import evaluate
+from models import reference_emos
 from models.corrector import Corrector
 
 GRID = Grid.regular(7, 12)
@@ -106,10 +107,14 @@ def overrides(run_dir, *more):
 
 @contextmanager
 def evaluating(archive):
-    """Give a function that runs the verb like the command line, in this process and on the archive."""
+    """Give a function that runs the verb like the command line, in this process and on the archive.
+
+    References are EMOS of single cells.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets this variable; it is restored here
+        patch.setitem(reference_emos.SPEC, "shared", False)
         patch.setattr(evaluate, "build", lambda node: archive if "ensemble" in node else build(node))
 
         def run(run_dir, *more):

@@ -65,23 +65,6 @@ def note(path):
             _append(records, f"import {_importing[-1]}", str(path))
 
 
-@contextlib.contextmanager
-def remembered(path):
-    """Write what the block reaches to a file, for `recall` in runs that use its result."""
-    owner = f"kept {path}"
-    with _owned_by(owner):
-        yield
-    if records := _now.get(RECORDS):
-        lines = (line.split("\t") for line in Path(records).read_text().splitlines())
-        path.write_text("\n".join(reached for by, reached in lines if by == owner))
-
-
-def recall(path):
-    """Note the content of a file of `remembered`, and all code if there is none."""
-    for reached in path.read_text().splitlines() if path.is_file() else [ALL_CODE]:
-        note(reached)
-
-
 @cache
 def _append(records, owner, path):
     with Path(records).open("a") as file:

@@ -1,5 +1,7 @@
 """Cases with random forecasts and truth, and the value of a score over them."""
 
+from dataclasses import fields, is_dataclass, replace
+
 import numpy as np
 import torch
 
@@ -79,3 +81,32 @@ def diagram_of(name, case, thresholds=THRESHOLDS):
         by_start = np.moveaxis(values.double().mean((-3, -2, -1)).numpy(), -1, 0) / case.truth.shape[0]
         found[key] = by_start if diagram.by_start else by_start.sum(0)
     return diagram.value(settings, 0, **found)
+
+
+def changed(value, function):
+    """Return a distribution with a function applied to all its tensors."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if not is_dataclass(value):
+        return value
+    return replace(value, **{field.name: changed(getattr(value, field.name), function) for field in fields(value)})
+
+
+def autoregressive(starts, r, seed, count=1):
+    """Return normal series (starts, count) of variance 1 with the correlation r of neighbours."""
+    series = np.random.default_rng(seed).normal(size=(starts, count))
+    for k in range(1, starts):
+        series[k] = r * series[k - 1] + np.sqrt(1 - r**2) * series[k]
+    return series
+
+
+def past(batch):
+    """A climatology that knows the mean of the toy."""
+    mean = torch.full_like(batch.target, 279)
+    return Normal(mean, torch.full_like(mean, 10))
+
+
+def net(batch):
+    """A correction of the toy's bias."""
+    mean = batch.ensemble.mean(1) - 1
+    return Normal(mean, torch.full_like(mean, 1.2))

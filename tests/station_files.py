@@ -85,8 +85,8 @@ def members_of(mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
     return mean[..., None] + spread[..., None] * z / z.std(ddof=1)
 
 
-def dillingen(samples: Path, further: bool = False) -> StationFiles:
-    """Temperature at 12 UTC of 2016 to 2020, 24 h ahead; with `further` means and controls of eight variables."""
+def dillingen(samples: Path) -> StationFiles:
+    """Temperature at 12 UTC of 2016 to 2020, 24 h ahead, from means and controls of eight variables."""
     import pyreadr
 
     frame = pyreadr.read_r(samples / "fo_dillingen" / "dillingen_station.RData")["station"]
@@ -96,12 +96,11 @@ def dillingen(samples: Path, further: bool = False) -> StationFiles:
         "wspd": ("wspd", "m s-1"), "wgust": ("wgust", "m s-1"), "tcc": ("tcc", "1"), "sh": ("sh", "g kg-1"),
     }  # fmt: skip
     fields, units = {}, {}
-    for own, (name, unit) in names.items() if further else [("temp", names["temp"])]:
+    for own, (name, unit) in names.items():
         mean, spread, control = (frame[f"{own}_{kind}"].to_numpy(np.float64) for kind in ("mean", "sd", "ctrl"))
         fields[name], units[name] = members_of(mean, spread)[:, None, :, None], unit
-        if further:
-            fields[f"{name}_ctrl"] = np.repeat(control[:, None, None, None], MEMBERS, 2)
-            units[f"{name}_ctrl"] = unit
+        fields[f"{name}_ctrl"] = np.repeat(control[:, None, None, None], MEMBERS, 2)
+        units[f"{name}_ctrl"] = unit
     row = frame.iloc[0]
     return StationFiles(
         [row["id"]], [row["lat"]], [row["lon"]], [row["elev"]], times - np.timedelta64(24, "h"), [24], fields, units,

@@ -74,7 +74,7 @@ OPTIONS = st.tuples(st.sampled_from(KEYS), st.sampled_from(WORDS) | VALUES | TEX
 
 
 @given(st.lists(OPTIONS, min_size=1, max_size=2), st.lists(SCALARS | TEXT, max_size=1))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @example([("variable_names", "{228: tp, T850: t@850}"), ("variable_names", "{x: y}")], [])
 @example([("input", "[pl.grib, 'a b.grib',2018/x_01.grib]"), ("seed", "1_000")], [])
 @example([("mesh", "[1,[2,{a: b:c}]]"), ("output", "")], [])
@@ -86,7 +86,7 @@ def test_options_have_the_values_of_hydra(pairs, others):
 
 
 @given(SCALARS | TEXT | st.text("a\\'\"${}[], ", max_size=6), st.integers())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @example("1\\", 0)
 @example("\\\\${a}", 0)
 @example("'a'", 0)

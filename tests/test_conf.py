@@ -88,7 +88,7 @@ def test_every_experiment_is_built_and_has_its_own_run_folder():
         HydraConfig.instance().set_config(cfg)
         folders.append(cfg.run_dir)
         spec = plain(cfg.model)
-        net = build_model(spec, needed_task(spec, build(cfg.task)), Grid.regular(33, 64))
+        net = build_model(spec, needed_task(spec, build(cfg.task)), Grid.regular(17, 24))
         assert next(net.parameters(), None) is not None or isinstance(net, EMOS)
         assert isinstance(build(cfg.trainer), TrainerOptions)
         assert isinstance(build(cfg.data.split), Split)

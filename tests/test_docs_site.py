@@ -6,13 +6,11 @@ import inspect
 import logging
 import os
 import re
-import shutil
 from pathlib import Path
 
 import deepweather
 import pytest
 import yaml
-from browser import CHROMIUM, Browser
 from conftest import ROOT
 from docs_site import option_pages
 from docs_site.build import build, render
@@ -152,19 +150,7 @@ def test_no_page_loads_anything_from_another_place(pages):
     assert not {page: found for page, text in pages.items() if (found := re.findall(loads, text))}
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium; Debian: apt-get install chromium")
-    folder = tmp_path_factory.mktemp("chromium")
-    one = Browser(folder)
-    yield one
-    one.close()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize(("name", "scheme"), list(zip(SHOWN, 3 * ("light", "dark"), strict=True)))
 def test_a_page_fits_a_phone_is_silent_and_has_no_barriers(browser, site, name, scheme):
     """Only boxes that scroll by themselves, such as wide tables, may be wider than the window."""
     browser.page(site / name, 390, scheme).check_look(390, alone=False)

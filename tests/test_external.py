@@ -3,10 +3,9 @@
 import json
 import re
 
-import numpy as np
 import pytest
 import torch
-import xarray as xr
+from grib_parts import OPTIONS, write_archive
 from tested_device import accelerator
 
 from data_pipeline.common import packages
@@ -14,37 +13,18 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from models.corrector import Corrector
 
-DATA = [
-    "data=netcdf", "path=.", "task.inputs=[2t]", "task.targets=[2t]", "task.lead_times=[24]",
-    "data.split.train=[2000,2001]", "data.split.val=[2002,2002]", "data.split.test=[2003,2003]",
-]  # fmt: skip
+DATA = [*OPTIONS, "path=."]
 QUICK = [
     "trainer.epochs=3", "trainer.batch_size=8", f"trainer.accelerator={accelerator()}", "trainer.learning_rate=0.01",
 ]  # fmt: skip
-MODELS = {"vit": ["model.patch=[3,4]", "model.width=8"], "graph": ["model.level=1", "model.width=8"]}
+MODELS = {"vit": ["model.patch=[3,7]", "model.width=8"], "graph": ["model.level=1", "model.width=8"]}
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A folder with NetCDF files: 24 forecasts a year with four members, two degrees too warm."""
+    """A folder with an archive whose members are one degree too warm."""
     folder = tmp_path_factory.mktemp("external")
-    random = np.random.default_rng(1)
-    years = [np.arange(f"{year}-01-03", f"{year}-12-20", 15, dtype="datetime64[D]") for year in range(2000, 2004)]
-    starts = np.concatenate(years).astype("datetime64[ns]")
-    places = {
-        "latitude": ("latitude", np.linspace(80, -80, 9), {"units": "degrees_north"}),
-        "longitude": ("longitude", np.arange(12) * 30.0, {"units": "degrees_east"}),
-    }
-    truth = 280 + 5 * random.normal(size=(len(starts), 9, 12))
-    members = truth[:, None, None] + 2 + random.normal(size=(len(starts), 1, 4, 9, 12))
-    outer = {"init_time": starts, "lead": ("lead", [24], {"units": "hours"}), "member": np.arange(4)}
-    xr.Dataset(
-        {"t2m": (("init_time", "lead", "member", *places), members.astype("f4"), {"units": "K"})}, outer | places
-    ).to_netcdf(folder / "ensemble.nc")
-    valid = starts + np.timedelta64(24, "h")
-    xr.Dataset({"t2m": (("time", *places), truth.astype("f4"), {"units": "K"})}, {"time": valid} | places).to_netcdf(
-        folder / "analysis.nc"
-    )
+    write_archive(folder)
     return folder
 
 
@@ -63,7 +43,7 @@ def test_the_verbs_train_and_score_external_models(trained, command):
     assert ended.code == 0, ended.stdout + ended.stderr
     found = json.loads((trained / "scores" / "scores.json").read_text())["models"]
     for name in MODELS:
-        assert found[name]["crps"] < 0.7 * found["raw"]["crps"], "the bias is learnt"
+        assert found[name]["crps"] < 0.9 * found["raw"]["crps"], "the bias is learnt"
 
 
 def test_without_the_package_the_name_and_the_corrector_are_refused(trained, command, monkeypatch):
@@ -94,9 +74,9 @@ def test_a_network_for_images_is_named_in_the_options(project, command, toy):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["model=vit", "model.patch=[2,4]"], r"patches of 2 x 4 cells do not cover 9 x 12 points, latitudes 80 to -80"),
+        (["model=vit", "model.patch=[2,4]"], r"patches of 2 x 4 cells do not cover 9 x 14 points, latitudes 90 to -90"),
         (
-            ["model=vit", "model.width=1000000"],
+            ["model=vit", "model.patch=[3,7]", "model.width=1000000"],
             r"model \S+ has [\d,]{15,} parameters, whose training takes [\d,]{6,} GB, but this",
         ),
         (

@@ -28,19 +28,6 @@ def test_a_folder_that_was_not_finished_is_made_again(made):
     assert made("whole") == (True, "whole")
 
 
-def test_few_folders_stay(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "COPYING", -1)
-    for number in range(2 * kept.NEWEST):
-        monkeypatch.setattr(kept, "state_of_the_program", lambda number=number: str(number))
-        assert made(str(number)) == (True, str(number))
-    assert len([path for path in (tmp_path / "cache").glob("*/*/one-*") if path.is_dir()]) == kept.NEWEST
-
-
-def test_without_a_cache_the_folder_of_the_session_is_used(made, tmp_path):
-    (tmp_path / "cache").write_text("no folder")
-    assert made("first") == (False, "first")
-
-
 def test_the_state_covers_every_file_of_the_program_and_the_settings(tmp_path, monkeypatch):
     names = (
         "conf/task/t2m.yaml",

@@ -44,14 +44,14 @@ import deepweather
 assert deepweather.__file__.startswith(sys.argv[1]), deepweather.__file__
 for verb in sys.argv[2:]:
     print(f"== verb {verb}")
-    sys.argv = ["deepweather", verb, *(["--help"] if verb == "submit" else ["--cfg", "job"])]
+    sys.argv = ["deepweather", verb, "--help", "all"]
     deepweather.main()
 """
 
 
 def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
     shown = {
-        "prepare": "generator:", "train": "trainer:", "combine": "output:", "evaluate": "split:",
+        "prepare": "data.generator.", "train": "trainer.epochs:", "combine": "output:", "evaluate": "split:",
         "compare": "run_dir:", "correct": "output:", "export": "output:", "monitor": "false_alarm_days:",
         "submit": "account:",
     }  # fmt: skip

@@ -79,7 +79,7 @@ def project(tmp_path_factory, command):
         "task=t2m", "task.inputs=[2t,t@850]", "task.lead_times=[24,48]",
     ]  # fmt: skip
     network = ["model=unet", "model.width=4", "model.depth=1", "trainer.epochs=2", "trainer.emos_minutes=0"]
-    for name, model in (("emos", ["model=emos"]), ("unet", network)):
+    for name, model in (("emos", ["model=emos", "model.shared=false"]), ("unet", network)):
         ended = command(folder, "train", *options, *model, f"run_dir=runs/{name}")
         assert ended.code == 0, ended.stderr
         ended = command(folder, "correct", f"corrector=runs/{name}/corrector.safetensors",
@@ -95,7 +95,7 @@ def project(tmp_path_factory, command):
 )
 def test_fit_and_correct_give_the_numbers_of_the_verbs(project, name, data):
     theirs = dw.load(project / "runs" / name / "corrector.safetensors")
-    ours = fit(UNET if name == "unet" else "emos", *data)
+    ours = fit(UNET if name == "unet" else {"model": "emos", "shared": False}, *data)
     assert ours.state_dict().keys() == theirs.state_dict().keys()
     assert all(torch.equal(tensor, theirs.state_dict()[key]) for key, tensor in ours.state_dict().items())
     assert (ours.task.to_json() | {"name": ""}, ours.grid) == (theirs.task.to_json() | {"name": ""}, theirs.grid)

@@ -21,7 +21,7 @@ def make_project(folder):
     from followed_page import without_suspicion
 
     networks = {name: [f"model={name}", *QUICK] for name in ("mlp", "unet")}
-    trainings = {"emos": ["model=emos"]} | networks
+    trainings = {"emos": ["model=emos", "model.shared=false"]} | networks
     commands = [["train", *SPLIT, *words, f"run_dir=runs/{name}"] for name, words in trainings.items()]
     for words in (["prepare", *TWIN], *commands):
         ended = run_command(folder, *words)

@@ -41,7 +41,8 @@ def score_models(tmp_path, run_verb):
         for name, own in models.items():
             run_verb(tmp_path, "train", *options, *own, f"run_dir=runs/{name}")
         paths = ", ".join(f"{name}: runs/{name}/corrector.safetensors" for name in models)
-        printed = run_verb(tmp_path, "evaluate", *options, f"correctors={{{paths}}}", "run_dir=runs/scores")
+        scoring = [f"correctors={{{paths}}}", "references=[raw]", "run_dir=runs/scores"]
+        printed = run_verb(tmp_path, "evaluate", *options, *scoring)
         return printed, json.loads((tmp_path / "runs/scores/scores.json").read_text())
 
     return score

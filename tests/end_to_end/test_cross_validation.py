@@ -5,10 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from followed_page import BLOCK, lines_of
 from grib_parts import OPTIONS, write_archive
-from test_documented_commands import words_of
 
 from models.corrector import Corrector
 from models.provenance.training_dates import stated_fits
@@ -31,21 +28,6 @@ def folder(tmp_path_factory, run_verb):
         assert "24 forecasts to train on, none to validate" in said
         assert "validation:" not in said
     return made
-
-
-@pytest.mark.long
-def test_the_commands_of_the_page_run(folder, run_verb):
-    """docs/data/splits.md, with the small archive's three years in place of the page's twenty."""
-    text = "".join(block for *_, block in BLOCK.findall((ROOT / "docs/data/splits.md").read_text()))
-    years = {"data.split.train=[1998,2017]": FOLDS[0], "data.split.folds=20": FOLDS[1], "range(1,21)": "range(1,4)"}
-    for line in (line for line in lines_of(text) if line.startswith("deepweather ")):
-        for twenty, three in years.items():
-            line = line.replace(twenty, three)
-        verb, *words = [word for word in words_of(line) if word not in ("data=grib", "path=my")]
-        run_verb(folder, verb, *words, *TASK, *(EMOS[1:] if verb == "train" else ["run_dir=joined-page"]))
-    scores = json.loads((folder / "joined-page/scores.json").read_text())
-    assert scores["dates"] == [["2000-01-01", "2002-12-31"]]
-    assert scores["models"].keys() >= {"emos", "raw", "climatology"}
 
 
 def files(*names):

@@ -1,11 +1,11 @@
 """Evaluation by the workers of a Dask cluster, and after the end of a process at any moment: the same scores."""
 
-import json
 import re
 import signal
 
 import forks
 import pytest
+from equal_runs import check_equal_scores, read_scores
 from twin_project import SPLIT
 
 EMOS = "emos: runs/emos/corrector.safetensors"
@@ -27,47 +27,21 @@ runpy.run_module("deepweather", run_name="__main__")
 """
 
 
-def numbers(value, path=""):
-    """Numbers of nested scores by their path, without those that describe the run."""
-    if isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        return {
-            key: leaf
-            for name, inner in items
-            if name not in ("provenance", "warnings")
-            for key, leaf in numbers(inner, f"{path}/{name}").items()
-        }
-    return {path: value}
-
-
-def scores_of(project, run):
-    return numbers(json.loads((project / "runs" / run / "scores.json").read_text()))
-
-
-def compare(found, expected):
-    """All numbers are equal up to the order of additions."""
-    assert found.keys() == expected.keys()
-    for key, value in expected.items():
-        if isinstance(value, float):
-            assert found[key] == pytest.approx(value, rel=1e-10, abs=1e-10), key
-        else:
-            assert found[key] == value, key
-
-
 @pytest.fixture(scope="module")
 def expected(project, run_verb):
     run_verb(project, "evaluate", *OPTIONS, "run_dir=runs/whole", "batch_size=7")
-    return scores_of(project, "whole")
+    return read_scores(project / "runs/whole")
 
 
 def test_a_dask_cluster_gives_the_same_scores(project, run_verb, expected):
     """A network is scored beside them, to see that workers get it."""
     correctors = f"correctors={{{EMOS}, unet: runs/unet/corrector.safetensors}}"
-    run_verb(project, "evaluate", *SPLIT, correctors, "run_dir=runs/dask", "cluster=local")
-    found = scores_of(project, "dask")
+    options = ["cluster=local", "cluster.workers=1", "batch_size=3"]
+    run_verb(project, "evaluate", *SPLIT, correctors, "run_dir=runs/dask", *options)
+    found = read_scores(project / "runs/dask")
     assert found["/models/unet/crps"] > 0
     models = [key for key in expected if re.match("/(models/(raw|emos|climatology)|oracle)/", key)]
-    compare({key: found[key] for key in models}, {key: expected[key] for key in models})
+    check_equal_scores({key: found[key] for key in models}, {key: expected[key] for key in models}, 1e-10)
 
 
 def test_a_killed_evaluation_continues(project, run_verb, expected):
@@ -78,5 +52,5 @@ def test_a_killed_evaluation_continues(project, run_verb, expected):
     folder = project / "runs/killed"
     assert [path.name for path in folder.iterdir()] == ["partial_scores_0000.npz"]
     assert "3 of 8 forecasts were scored by an earlier run" in run_verb(project, "evaluate", *command)
-    compare(scores_of(project, "killed"), expected)
+    check_equal_scores(read_scores(folder), expected, 1e-10)
     assert not (folder / "partial_scores_0000.npz").exists()

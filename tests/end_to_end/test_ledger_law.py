@@ -75,7 +75,6 @@ DEFECTS = {
     "stations": {"spoil": stations},
     "other units": {"spoil": other_units},
     "temperatures in °C": {"spoil": celsius},
-    "an unknown variable": {"task": {"inputs": ["2t", "msl", "tcw"]}},
     "an unknown target": {"task": {"inputs": ["2t", "tcw"], "targets": ["2t", "tcw"]}},
     "an unknown lead time": {"task": {"lead_times": [24, 72]}},
     "an unknown static field": {"task": {"static": ["sdor"]}},

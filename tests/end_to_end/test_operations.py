@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from correction_runs import write_members
 from grib_parts import GRID, KEYS
 
 from data_pipeline.task import Task
@@ -45,11 +46,8 @@ def folders(tmp_path_factory):
         task = Task(name, [target], [target], [24])
         corrector = Corrector(task, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.rand(3, *GRID.shape))
         corrector.save(found["CORRECTORS"] / f"{name}.safetensors")
-        encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, shortName=target)
-        with (found["INCOMING"] / f"{CYCLE}.{ending}.grib").open("wb") as file:
-            for number in range(1, MEMBERS + 1):
-                field = 280 + draw.standard_normal(GRID.shape)
-                file.write(encoder.encode(field, dataDate=20200101, endStep=24, perturbationNumber=number))
+        fields = {(target, 20200101, 24, n): 280 + draw.standard_normal(GRID.shape) for n in range(1, MEMBERS + 1)}
+        write_members(found["INCOMING"] / f"{CYCLE}.{ending}.grib", fields)
         analysis = Encoder(GRID, **KEYS, type="an", stream="oper", shortName=target)
         with (found["INCOMING"] / f"2020010212.{ending}.an.grib").open("wb") as file:
             file.write(analysis.encode(280 + draw.standard_normal(GRID.shape), dataDate=20200102, step=0))

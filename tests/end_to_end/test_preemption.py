@@ -75,35 +75,21 @@ def wait_until_gone(pids):
         time.sleep(0.1)
 
 
-def test_a_run_that_is_killed_twice_is_the_same_run(project):
-    """Before its first step, and after its first epoch."""
-    finish(train(project, "runs/alone", "trainer.epochs=3"))
-    for words in ("initial weights", "epoch   1"):
-        process = train(project, "runs/killed", "trainer.epochs=3")
-        wait_for_line(process, words)
-        process.kill()
-        finish(process, (-signal.SIGKILL,))
-    finish(train(project, "runs/killed", "trainer.epochs=3"))
-    assert results(project / "runs/killed") == results(project / "runs/alone")
-
-
-@pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
-def test_a_run_that_is_killed_at_random_moments_is_the_same_run(project, mesh):
-    """New processes: forks share the hash seed of Python."""
-    random_numbers = random.Random(1)
-    alone, killed = f"runs/alone-{mesh[3]}", f"runs/killed-{mesh[3]}"
+def test_a_run_that_is_killed_at_random_moments_is_the_same_run(project):
+    """Two ranks, as new processes: forks share the hash seed of Python."""
+    random_numbers, options = random.Random(1), ["trainer.mesh=[1,2]", "trainer.epochs=4"]
     began = time.monotonic()
-    finish(train(project, alone, f"trainer.mesh={mesh}", kind=subprocess.Popen))
+    finish(train(project, "runs/alone", *options, kind=subprocess.Popen))
     took = time.monotonic() - began
     for which in ("one rank", "all ranks", "launcher"):
-        process = train(project, killed, f"trainer.mesh={mesh}", kind=subprocess.Popen)
+        process = train(project, "runs/killed", *options, kind=subprocess.Popen)
         # Starting takes longer than the training, which deserves more of the moments.
         time.sleep(took * random_numbers.uniform(0.3, 0.8))
         ranks = kill(process, which)
         finish(process, (0, 3, -signal.SIGKILL))
         wait_until_gone(ranks)
-    finish(train(project, killed, f"trainer.mesh={mesh}", kind=subprocess.Popen))
-    assert results(project / killed) == results(project / alone)
+    finish(train(project, "runs/killed", *options, kind=subprocess.Popen))
+    assert results(project / "runs/killed") == results(project / "runs/alone")
 
 
 LINES = ["forecasts to train on", "initial weights", "epoch   2"]

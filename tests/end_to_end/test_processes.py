@@ -1,39 +1,13 @@
-"""Killed and pruned runs that go on, and the EMOS that runs compare with."""
+"""A pruned run that goes on, and the EMOS that runs compare with."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-from pathlib import Path
 
-import pytest
-from twin_project import QUICK, SPLIT, start, wait_for_line
+from twin_project import QUICK, SPLIT
 
 
 def summary_of(folder):
     return json.loads((folder / "summary.json").read_text())
-
-
-@pytest.mark.long
-def test_one_process_resumes_a_run_of_two_ranks_after_one_was_killed(project, run_verb):
-    """The ranks are new processes: forks share the hash seed of Python."""
-    options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=6", "trainer.patience=10", "model.width=4"]
-    process = start(project, "train", *options, "trainer.mesh=[1,2]", kind=subprocess.Popen)
-    wait_for_line(process, "epoch   2")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(children[-1]), signal.SIGKILL)
-    _, errors = process.communicate(timeout=900)
-    assert process.returncode == 3, errors
-    assert "was killed by signal 9" in errors
-    assert "resuming from" in run_verb(project, "train", *options)
-    rows = (project / "runs/killed/metrics.csv").read_text().splitlines()
-    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 7))
-    account = summary_of(project / "runs/killed")
-    assert (account["starts"], account["finished"], account["epochs"]) == (2, True, 6)
-    # The twin has 20 training forecasts; an epoch that was killed counts twice.
-    assert 6 * 20 <= account["samples"] <= 8 * 20
-    assert [float(row.split(",")[3]) for row in rows[1:]] == [each["loss"] for each in account["validations"][1:]]
 
 
 def test_emos_of_the_validation_is_that_of_a_trained_emos(first_project):
@@ -46,9 +20,11 @@ def test_emos_of_the_validation_is_that_of_a_trained_emos(first_project):
     assert emos["time_to_crps"]["raw"]["seconds"] < emos["seconds"]
 
 
-def test_evaluate_takes_the_emos_of_the_training_run(project, run_verb):
+def test_evaluate_takes_the_emos_of_a_training_run(project, run_verb, monkeypatch, tmp_path):
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path))
+    assert "fitting emos" in run_verb(project, "train", *SPLIT, *QUICK, "model=mlp", "run_dir=runs/first")
     output = run_verb(
-        project, "evaluate", *SPLIT, "correctors={unet: runs/unet/corrector.safetensors}", "run_dir=runs/cached"
+        project, "evaluate", *SPLIT, "correctors={mlp: runs/first/corrector.safetensors}", "run_dir=runs/cached"
     )
     assert "emos was fitted on the training dates before, and is read from" in output
     assert output.splitlines()[-1].startswith("done in ")

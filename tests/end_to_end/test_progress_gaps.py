@@ -1,4 +1,4 @@
-"""Every verb at half a degree: the first line within 5 seconds, then one at least every 10, in a log or on a terminal.
+"""Verbs at half a degree: the first line within 5 seconds, then one at least every 10, in a log or on a terminal.
 
 Each command runs as a process of its own on 361 x 720 points. Its output is read as it arrives, in turn from a pipe and
 from a pseudo-terminal. A limit grows by the time for which the machine did not let this test run. A command that
@@ -98,16 +98,7 @@ COMMANDS = {
         "train", *DATA, "model=unet", "model.width=4", "trainer.epochs=1", "trainer.batch_size=2", "run_dir=unet",
     ],
     "train EMOS": ["train", *DATA, "model=emos", "run_dir=emos"],
-    "train on two ranks": [
-        "train", *DATA, "model=unet", "model.width=4", "trainer.epochs=1", "trainer.batch_size=2",
-        "trainer.mesh=[1,2]", "run_dir=mesh",
-    ],
-    "combine": [
-        "combine", "correctors=[unet/corrector.safetensors,unet/again.safetensors]", "output=both.safetensors",
-    ],
-    "evaluate": ["evaluate", *DATA, "correctors={mine: both.safetensors}", "run_dir=scores"],
-    "evaluate again": ["evaluate", *DATA, "correctors={mine: unet/corrector.safetensors}", "run_dir=others"],
-    "compare": ["compare", "scores", "others", "run_dir=compared"],
+    "evaluate": ["evaluate", *DATA, "correctors={mine: unet/corrector.safetensors}", "run_dir=scores"],
     "correct": [
         "correct", "corrector=unet/corrector.safetensors", "input=data/ensemble.grib", "output=out.grib",
         "explain=true",
@@ -116,16 +107,12 @@ COMMANDS = {
         "monitor", "corrector=unet/corrector.safetensors", "forecasts=out.grib", "analyses=data/analysis.grib",
         "run_dir=monitored",
     ],
-    "export": ["export", "corrector=unet/corrector.safetensors", "output=unet.onnx"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(COMMANDS)))
 def test_no_verb_is_silent(folder, number, name):
     terminal, words = bool(number % 2), COMMANDS[name]
-    if name == "combine":
-        corrector = folder / "unet/corrector.safetensors"
-        corrector.with_name("again.safetensors").write_bytes(corrector.read_bytes())
     for attempt in ("first", "second"):
         stall = Stall()
         stall.start()

@@ -8,10 +8,6 @@ CORRECT = ("correct", "corrector=runs/emos/corrector.safetensors", "output=never
 REFUSED = {
     "a missing member": ([*CORRECT, "input=holes.grib"], ["holes.grib", "2t", "2012-01-08", "48", "3"]),
     "a missing variable": ([*CORRECT, "input=data/twin/output.pl.20180108"], ["2t", "output.pl.20180108"]),
-    "the run folder of another run": (
-        ["train", *SPLIT, "model=unet", "run_dir=runs/unet", "trainer.epochs=3", "model.width=4"],
-        ["runs/unet holds a run with other trainer"],
-    ),
     "a loss for a model that is fitted at once": (
         ["train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/refused"],
         ["is fitted in closed form, with its own score; leave out loss"],

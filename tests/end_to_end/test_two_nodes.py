@@ -109,16 +109,6 @@ def test_two_nodes_train_to_the_numbers_of_one(project, nodes):
     check_equal_runs(project / "runs/unet", project / "runs/two_nodes")
 
 
-def test_both_nodes_end_with_one_line(program, nodes):
-    first, second = program(0), program(1)
-    wait_for_line(first[0], "connected")
-    began = time.monotonic()
-    nodes.cut()
-    check_silence(first)
-    assert time.monotonic() - began < SOON
-    check_silence(second)
-
-
 def test_a_late_and_slow_node_slows_the_run_down_and_does_not_end_it(program, nodes):
     """A link of 8 Mbit/s that works only some seconds after the start, and a rank that stops for some seconds."""
     body = """

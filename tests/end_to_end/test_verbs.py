@@ -11,21 +11,19 @@ from conftest import ROOT
 from grib_parts import GRID, write_reduced_archive
 from twin_project import FORECAST, QUICK, SPLIT, TWIN, keys, messages
 
+from conf.sweep_runs import SweepRun, table_of_trainings
 from models.corrector import Corrector
 from models.provenance.training_dates import stated_fits
 
 
-def test_a_sweep_trains_each_model_in_its_own_folder(project, run_verb):
-    """Two runs at a time, as commands of their own, and one table of both."""
-    words = (*SPLIT, "model=raw,climatology", "run_dir=runs/models", "hydra.launcher.parallel=2")
-    _, done, end = run_verb(project, "train", "-m", *words).partition("2 of 2 runs in runs/models are done\n")
-    assert done
-    _, *table = end.splitlines()
-    outputs = []
+def test_the_table_of_a_sweep_has_the_scores_of_its_runs(project, run_verb):
+    """The table of a sweep from the files of its runs, which run in this process."""
+    printed, runs = "", []
     for model in ("raw", "climatology"):
-        assert (project / f"runs/models/model-{model}/corrector.safetensors").exists()
-        outputs.append((project / f"runs/models/model-{model}/output.log").read_text())
-    printed = "".join(outputs)
+        folder = project / f"runs/model-{model}"
+        printed += run_verb(project, "train", *SPLIT, f"model={model}", f"run_dir={folder}")
+        runs.append(SweepRun((f"model={model}",), (), folder))
+    _, *table = table_of_trainings(runs).splitlines()
     (own, raw), (climatology, reference) = re.findall(r"crps (\S+) in normalised units, raw ensemble ([\d.]+)", printed)
     assert own == raw
     # Climatology reads mean and spread only, so its raw ensemble is a normal distribution.
@@ -49,18 +47,6 @@ def test_a_run_folder_has_all_files_and_is_left_alone_by_the_same_command(projec
     assert "already trained" in run_verb(project, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
     assert (run / "corrector.safetensors").stat().st_mtime_ns == before
     assert "all" in run_verb(project, "prepare", *TWIN)
-
-
-def test_evaluation_scores_models_and_references(project, run_verb):
-    options = (*SPLIT, "correctors={emos: runs/emos/corrector.safetensors, unet: runs/unet/corrector.safetensors}")
-    output = run_verb(project, "evaluate", *options, "run_dir=runs/scores")
-    scores = json.loads((project / "runs/scores/scores.json").read_text())
-    assert set(scores["models"]) == {"raw", "climatology", "emos", "unet"}
-    crps = {name: model["crps"] for name, model in scores["models"].items()}
-    assert scores["oracle"]["crps"] < crps["emos"] < crps["raw"] < crps["climatology"]
-    assert scores["models"]["raw"]["captured"] == pytest.approx(0)
-    assert "<html" in (project / "runs/scores/report.html").read_text()
-    assert "emos" in output
 
 
 def test_the_corrected_members_keep_their_ranks_and_score_better(project, run_verb):
@@ -94,7 +80,7 @@ def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
     """One network improves three targets, and `correct` changes all three at both lead times."""
     joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
     options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema_decay=0.9", "trainer.learning_rate=1e-2"]
-    run_verb(project, "train", *joint, *options, "run_dir=runs/joint")
+    run_verb(project, "train", *joint, *options, "trainer.emos_minutes=0", "run_dir=runs/joint")
     scoring = ["correctors={mlp: runs/joint/corrector.safetensors}", "references=[raw]", "run_dir=runs/joint"]
     run_verb(project, "evaluate", *joint, *scoring)
     for target in ("z500", "t850", "2t"):
@@ -115,7 +101,7 @@ def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
 
 def test_formulas_are_inputs_in_training_and_in_correction(project, run_verb, run_failing_verb):
     """A corrector computes its formulas from the forecast, and names the field that a forecast lacks."""
-    words = [*SPLIT, "task=t850", "model=mlp", "trainer.epochs=1"]
+    words = [*SPLIT, "task=t850", "model=mlp", "trainer.epochs=1", "trainer.emos_minutes=0"]
     assert "quotation marks" in run_failing_verb(project, "train", *words, "task.formulas=[advection(t@850)]")
     formulas = ("advection(t@850)", "change(z@850, 24)")
     run_verb(project, "train", *words, f"task.formulas={json.dumps(formulas)}", "run_dir=runs/formulas")
@@ -197,7 +183,7 @@ def test_an_ensemble_on_a_reduced_grid_is_trained_scored_and_corrected(tmp_path,
         "data.split.train=[2000,2001]", "data.split.val=[2002,2002]", "data.split.test=[2003,2003]",
         "task.name=toy", "task.inputs=[2t]", "task.targets=[2t]", "task.lead_times=[24]",
     ]  # fmt: skip
-    said = run_verb(tmp_path, "train", *options, "model=emos", "run_dir=run")
+    said = run_verb(tmp_path, "train", *options, "model=emos", "model.shared=false", "run_dir=run")
     assert f"N32 (6114 points) to {GRID} by bilinear weights" in said
     corrector = "run/corrector.safetensors"
     scoring = ["references=[raw]", f"correctors={{emos: {corrector}}}", "run_dir=scores"]

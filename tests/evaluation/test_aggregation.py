@@ -25,17 +25,6 @@ def empty(**options):
     return Tally("m", 6, Settings(TASK, 4), region_weights(GRID), STATISTICS, **options)
 
 
-def test_regions_weigh_by_area():
-    """The mean of sin² φ between two latitudes is (s₂³ - s₁³) / (3 (s₂ - s₁)) with s = sin φ."""
-    grid = Grid.regular(2881, 4)
-    field = np.broadcast_to(np.sin(np.radians(grid.latitudes))[:, None] ** 2, grid.shape)
-    limits = {"global": (-90, 90), "north": (20, 90), "tropics": (-20, 20), "south": (-90, -20)}
-    for region, edges in limits.items():
-        low, high = np.sin(np.radians(edges))
-        mean = np.average(field, weights=region_weights(grid)[region])
-        assert mean == pytest.approx((high**3 - low**3) / (3 * (high - low)), rel=5e-3)
-
-
 def test_regions_partition_the_globe():
     land = np.linspace(0, 1, 20).reshape(5, 4)
     weights = region_weights(GRID, land)

@@ -83,7 +83,6 @@ def test_member_counts_add_scores_and_change_no_others(emos, scores_of, tmp_path
     again = capsys.readouterr().out
     assert "nothing was done" in again
     assert "by number of members" in again
-    assert scores_of("run", correctors) == json.loads((tmp_path / "plain/scores.json").read_text())
 
 
 def test_without_training_years_there_is_no_climatology(emos, scores_of, refusal, tmp_path):

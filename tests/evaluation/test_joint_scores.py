@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scoringrules
 import torch
+from score_cases import net, past
 
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -13,7 +14,6 @@ from evaluation.scores import all_scores, default_scores
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.tables.score_json import scores_of
 from evaluation.tables.score_rows import ScoreRows
-from models.distribution import Normal
 from models.members.coupling import written_members
 from models.statistical.raw import Raw
 
@@ -21,16 +21,6 @@ GRID = Grid.regular(9, 8)
 TASK = Task("two", ["2t", "10u"], ["2t", "10u"], [24, 72])
 JOINT = {name: score for name, score in all_scores().items() if score.joint}
 REGIONS = region_weights(GRID)
-
-
-def past(batch):
-    mean = torch.full_like(batch.target, 279)
-    return Normal(mean, torch.full_like(mean, 10))
-
-
-def net(batch):
-    mean = batch.ensemble.mean(1) - 1
-    return Normal(mean, torch.full_like(mean, 1.2))
 
 
 @pytest.fixture(scope="module")

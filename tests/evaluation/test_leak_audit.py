@@ -2,12 +2,13 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from memory_archive import GRID, TASK
+from memory_archive import GRID, TASK, MemoryArchive
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
@@ -30,15 +31,23 @@ TRAIN, VAL = (Dates.of_years([year]) for year in (2014, 2015))
 MAY = Dates.from_json([("2016-05-01", "2016-05-31")])
 
 
+@cache
+def fitted(dates):
+    """An MLP on EMOS whose normaliser and start are fitted on `dates`."""
+    spec = {"_target_": "models.networks.mlp.MLP", "width": 4, "baseline": {"shared": True, "seasonal": False}}
+    data = ForecastDataset(MemoryArchive(), TASK, dates)
+    corrector = Corrector(TASK, GRID, spec, data.static, {})
+    corrector.fit(data)
+    return corrector
+
+
 @pytest.fixture
-def network_file(archive, tmp_path):
+def network_file(tmp_path):
     """Write an MLP on EMOS whose normaliser and start are fitted on `dates`, and whose other parts are stated."""
 
     def write(name, dates=TRAIN, weights=TRAIN, checkpoint=VAL, climate=TRAIN, provenance=HONEST):
-        spec = {"_target_": "models.networks.mlp.MLP", "width": 4, "baseline": {"shared": True, "seasonal": False}}
-        data = ForecastDataset(archive, TASK, dates)
-        corrector = Corrector(TASK, GRID, spec, data.static, provenance)
-        corrector.fit(data)
+        corrector = deepcopy(fitted(dates))
+        corrector.provenance |= provenance
         state_training(corrector.provenance, weights, checkpoint, climate)
         corrector.save(path := tmp_path / f"{name}.safetensors")
         return path

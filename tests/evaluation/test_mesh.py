@@ -1,8 +1,6 @@
 """Scores on a mesh equal those of one process, however forecasts and cells are distributed."""
 
-import json
 import math
-import re
 from dataclasses import replace
 
 import forks
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from equal_runs import check_equal_scores, read_scores
 from grib_parts import OPTIONS, write_archive
 from ranks import run_on_ranks
 from torch.utils.data import Dataset
@@ -21,19 +20,14 @@ from evaluation.regions import region_weights
 from evaluation.scores import all_scores, default_scores
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.shown_cases import show_forecast
-from evaluation.tables.score_json import scores_of
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import Mesh, arrange_mesh
 from models.statistical.raw import Raw
 
-# The command runs a module that this file has imported.
-
 GRID = Grid.regular(9, 14)
 TASK = Task("toy", ["msl", "2t"], ["2t", "msl"], [24, 48])
 THRESHOLDS = ((Threshold(">", 279.0),), (Threshold("<", 279.0),))
-AMOUNT = re.compile(r"/(crps|rmse|bias|spread$)")
-"""Paths of scores in the units of the variable."""
 
 
 class Part(Dataset):
@@ -87,17 +81,13 @@ def score_on(mesh, data, oracle, land, scores):
 def arrays_of(board):
     """All arrays of a scoreboard, by name."""
     found = {"init_times": board.init_times, "lead_times": board.lead_times}
-    some = {
-        f"{name} {size}": tally for size, tallies in board.by_member_count.items() for name, tally in tallies.items()
-    }
-    some |= {f"{name} as written": tally for name, tally in board.written.items()}
-    for name, tally in {**board.tallies, **some, **({"oracle": board.oracle} if board.oracle else {})}.items():
-        means = {}
-        means |= {
-            f"{kind} {s}": mean for kind in ("per_forecast", "per_cell") for s, mean in getattr(tally, kind).items()
-        }
-        found |= {f"{name} {kind} total": mean.total for kind, mean in means.items()}
-        found |= {f"{name} {kind} weight": mean.weight for kind, mean in means.items()}
+    tallies = board.tallies | {f"{name} as written": tally for name, tally in board.written.items()}
+    for size, some in board.by_member_count.items():
+        tallies |= {f"{name} {size}": tally for name, tally in some.items()}
+    for name, tally in (tallies | ({"oracle": board.oracle} if board.oracle else {})).items():
+        for kind in ("per_forecast", "per_cell"):
+            for score, mean in getattr(tally, kind).items():
+                found |= {f"{name} {kind} {score} total": mean.total, f"{name} {kind} {score} weight": mean.weight}
     return found
 
 
@@ -107,81 +97,40 @@ def shown(example):
     return {key: value for key, value in vars(example).items() if key not in ("plumes", "gain")} | plumes
 
 
-def leaves(value, path=""):
-    """Values of nested scores, by their path."""
-    if isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        return {key: leaf for name, inner in items for key, leaf in leaves(inner, f"{path}/{name}").items()}
-    return {path: value}
-
-
 def results_on(mesh, forecasts, oracle, joint=False):
-    """Results of a mesh, on its first rank: arrays, the example of the report, and the scores of both targets."""
+    """Results of a mesh, on its first rank: the arrays of the scoreboard, and the example of the report."""
     land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
     scores = [*default_scores(), all_scores()["fss"], *(one for one in all_scores().values() if joint and one.joint)]
     board, example = score_on(mesh, forecasts, oracle, land, scores)
-    if mesh.rank:
-        return None
-    return arrays_of(board), shown(example), [leaves(scores_of(board, target)) for target in range(2)]
+    return None if mesh.rank else arrays_of(board) | shown(example)
 
 
 def results_on_rank(rank, cases):
     return [results_on(arrange_mesh(*shape), *data) for shape, data in cases]
 
 
-def sizes_of(scores):
-    """Return, for every leaf of scores.json, the size of the numbers that it is computed from.
-
-    A difference of scores has the rounding errors of both scores, even if it is small. So amounts are compared
-    relative to the largest amount, skills and shares relative to 1, or to their own value if that is larger.
-    """
-    amounts = {path for path, leaf in scores.items() if AMOUNT.search(path) and not isinstance(leaf, str)}
-    largest = max((abs(scores[path]) for path in amounts if scores[path] is not None), default=0.0)
-    return {path: largest if path in amounts else max(1.0, abs(leaf)) if isinstance(leaf, float) else 0.0
-            for path, leaf in scores.items()}  # fmt: skip
-
-
-def assert_agree(found, expected, tolerance=1e-12, sizes=None):
-    """Compare numbers to `tolerance` times their `sizes`; the size of an array is its largest entry."""
-    assert list(found) == list(expected)
-    for key, value in expected.items():
-        if isinstance(value, float | np.ndarray):
-            size = sizes[key] if sizes else np.nanmax(np.abs(value)) if np.size(value) else 0
-            assert isinstance(found[key], type(value)), key
-            np.testing.assert_allclose(found[key], value, rtol=tolerance, atol=tolerance * size, err_msg=key)
-        else:
-            assert found[key] == value, key
-
-
-def assert_scores_agree(found, expected, tolerance=1e-12):
-    assert_agree(found, expected, tolerance, sizes_of(expected))
-
-
-def assert_results_agree(found, expected):
-    for ours, theirs in zip(found[:2], expected[:2], strict=True):
-        assert_agree(ours, theirs)
-    for ours, theirs in zip(found[2], expected[2], strict=True):
-        assert_scores_agree(ours, theirs)
-
-
 def test_scores_are_those_of_one_process(toy):
-    """With forecasts, bands and sectors divided, and with ranks that have no forecast."""
+    """With forecasts, bands and sectors divided, and with ranks that have no forecast.
+
+    Whole starts and blocks of 4 x 4 cells stay on one rank: bands of 4 and 5 rows. Scores are computed from the arrays.
+    """
     data, few = with_holes(toy(TASK, GRID, 7)), toy(TASK, GRID, 2)
+    data.samples = [one._replace(init_time=data[k // 2].init_time) for k, one in enumerate(data.samples)]
     oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
     oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
-    all_forecasts, expected = (data, oracle), results_on(Mesh.single(), data, oracle)
-    cases = [((2, 2, 1), all_forecasts), ((1, 1, 4), all_forecasts), ((4, 1, 1), (few, None))]
-    whole = [expected, expected, results_on(Mesh.single(), few, None)]
-    # Whole starts and blocks of 4 x 4 cells stay on one rank: bands of 4 and 5 rows.
-    starts = toy(TASK, GRID, 7)
-    starts.samples = [one._replace(init_time=starts[k // 2].init_time) for k, one in enumerate(with_holes(starts))]
-    cases.append(((2, 2, 1), (starts, None, True)))
-    whole.append(results_on(Mesh.single(), starts, None, True))
-    joint = [name for name in whole[-1][0] if "energy_score_lead_times total" in name]
+    cases = [((2, 2, 1), (data, oracle, True)), ((1, 1, 4), (data, oracle)), ((4, 1, 1), (few, None))]
+    whole = [results_on(Mesh.single(), *forecasts) for _, forecasts in cases]
+    joint = [values for name, values in whole[0].items() if "energy_score_lead_times total" in name and "raw" in name]
+    assert all(np.nansum(abs(values)) > 0 for values in joint)
     assert joint
-    assert all(np.nansum(abs(whole[-1][0][name])) > 0 for name in joint if "raw" in name)
     for found, expected in zip(run_on_ranks(4, results_on_rank, cases)[0], whole, strict=True):
-        assert_results_agree(found, expected)
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            if isinstance(value, float | np.ndarray):
+                size = np.nanmax(np.abs(value)) if np.size(value) else 0
+                np.testing.assert_allclose(found[key], value, rtol=1e-12, atol=1e-12 * size, err_msg=key)
+            else:
+                assert found[key] == value, key
 
 
 @pytest.fixture(scope="module")
@@ -191,14 +140,10 @@ def project(tmp_path_factory, command):
     write_archive(folder)
     options = [*OPTIONS, f"data.path={folder}"]
     scoring = ["evaluate", "correctors={emos: emos/corrector.safetensors}", "member_counts=[2,4]"]
-    for verb in (["train", "model=emos"], scoring):
+    for verb in (["train", "model=emos", "model.shared=false"], scoring):
         ended = command(folder, *verb, *options, f"run_dir={'emos' if verb[0] == 'train' else 'one'}")
         assert ended.code == 0, ended.stderr
     return folder
-
-
-def scores(folder):
-    return leaves(json.loads((folder / "scores.json").read_text()))
 
 
 def test_the_command_starts_its_ranks_and_its_scores_are_reused_on_any_mesh(project, command):
@@ -208,7 +153,7 @@ def test_the_command_starts_its_ranks_and_its_scores_are_reused_on_any_mesh(proj
     ended = forks.run([ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options], cwd=project)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("forecasts of 4 members") == ended.stdout.count("wrote two/scores.json") == 1
-    assert_scores_agree(scores(project / "two"), scores(project / "one"), 1e-5)
+    check_equal_scores(read_scores(project / "two"), read_scores(project / "one"), 1e-5)
     files = [{path.name for path in (project / run).rglob("*") if path.is_file()} for run in ("one", "two")]
     assert files[0] == files[1]
     again = command(project, "evaluate", *options)

@@ -182,7 +182,7 @@ ROUNDING = 2.0**-22 * 300 * GRID.shape[0] * GRID.shape[1]
 
 def sums_on(toy, device):
     """The sums of every score and diagram, of EMOS, climatology and the raw ensemble."""
-    data, models = toy(TASK, GRID, 40), {}
+    data, models = toy(TASK, GRID, 24), {}
     for name, kind in {"raw": "raw.Raw", "climatology": "climatology.Climatology", "emos": "emos.EMOS"}.items():
         corrector = Corrector(TASK, GRID, {"_target_": f"models.statistical.{kind}"}, data.static)
         corrector.fit(data)

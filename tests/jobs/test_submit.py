@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import yaml
 from conftest import ROOT
-from grib_parts import GRID, KEYS
+from correction_runs import write_members
+from grib_parts import GRID
 from required import STRICT, skip
 from test_conf import compose_config
 
@@ -22,7 +23,6 @@ from conf.jobs.job_file import JobFile
 from conf.jobs.job_options import JobOptions, read_job_options
 from data_pipeline.cluster import Slurm
 from data_pipeline.common.errors import InputError
-from data_pipeline.writing import Encoder
 
 VERBS = ("prepare", "train", "correct")
 JOB = """#!/bin/bash -l
@@ -201,10 +201,8 @@ def test_workers_of_dask_get_the_options_of_the_site(command, tmp_path):
 def write_cycles(folder, names):
     """Write a file of one field for each name, each with a start of its own."""
     folder.mkdir()
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=1, shortName="2t")
     for day, name in enumerate(names, 1):
-        field = encoder.encode(np.full(GRID.shape, 280.0), dataDate=20200100 + day, endStep=24, perturbationNumber=1)
-        (folder / name).write_bytes(field)
+        write_members(folder / name, {("2t", 20200100 + day, 24, 1): np.full(GRID.shape, 280.0)})
 
 
 def run_job(folder, text, restarts=0, task=1, **programs):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, PAPER, Browser
+from browser import PAPER
 from explained_forecast import CHANNELS, GRID, SCALE, WEIGHTS, WIDER, make_climate, make_forecast, predict_linear
 from report_parts import tables_of
 
@@ -147,9 +147,7 @@ def test_a_page_has_one_corrector_or_several_or_nothing_to_explain(corrector):
     assert empty.data().attrs["total"] == 0
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")
-def test_every_width_and_scheme_is_readable_and_on_paper_nothing_is_cut_off(written, tmp_path):
-    browser = Browser(tmp_path / "chromium")
+def test_every_width_and_scheme_is_readable_and_on_paper_nothing_is_cut_off(browser, written):
     for width, scheme in ((390, "light"), (768, "dark"), (1280, "light")):
         shown = browser.page(written, width, scheme)
         shown.check_look(width)
@@ -159,4 +157,3 @@ def test_every_width_and_scheme_is_readable_and_on_paper_nothing_is_cut_off(writ
     cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
     assert shown.run(cut) == 0
     assert shown.pdf().startswith(b"%PDF")
-    browser.close()

@@ -3,17 +3,18 @@
 import re
 import sys
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
-from grib_parts import GRID, KEYS
+from correction_runs import write_members
+from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
-from data_pipeline.writing import Encoder
 from evaluation.explanation.explanation_run import expert_map, shown_forecasts
 from evaluation.explanation.forecast_explanation import explain_forecast
 from models import correct
@@ -39,19 +40,13 @@ def make_corrector(model="models.statistical.emos.EMOS", task=TASK, **options):
 
 @pytest.fixture(scope="module")
 def forecasts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("forecasts") / "in.grib"
-    draw = np.random.default_rng(0)
-    with path.open("wb") as file:
-        for name, mean, scale in (("2t", 280, 8), ("msl", 1e5, 900)):
-            encoder = Encoder(
-                GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, shortName=name
-            )
-            for start in (20200101, 20200102):
-                for lead in LEADS:
-                    for number in range(1, MEMBERS + 1):
-                        field = mean + scale * draw.standard_normal(GRID.shape)
-                        file.write(encoder.encode(field, dataDate=start, endStep=lead, perturbationNumber=number))
-    return path
+    draw, laws = np.random.default_rng(0), {"2t": (280, 8), "msl": (1e5, 900)}
+    fields = {
+        (name, *key): mean + scale * draw.standard_normal(GRID.shape)
+        for name, (mean, scale) in laws.items()
+        for key in product((20200101, 20200102), LEADS, range(1, MEMBERS + 1))
+    }
+    return write_members(tmp_path_factory.mktemp("forecasts") / "in.grib", fields)
 
 
 def read(channels=2):
@@ -133,11 +128,8 @@ def test_the_verb_writes_the_page_and_refuses_a_mesh(forecasts, tmp_path, monkey
     assert re.findall(r"<td>(2 Jan 12 UTC \+\d+ h)</td>", text) == ["2 Jan 12 UTC +24 h", "2 Jan 12 UTC +48 h"]
     with xr.open_dataset(tmp_path / "out.grib.explain.nc", group="corrector_0") as data:
         assert dict(data.sizes) == {"forecast": 2, "target": 1, "place": 8, "input": 2, "latitude": 9, "longitude": 14}
-        assert [list(data[name].values) for name in ("lead_time", "target", "input")] == [
-            [24, 48],
-            ["2t"],
-            ["2t", "msl"],
-        ]
+        named = {name: list(data[name].values) for name in ("lead_time", "target", "input")}
+        assert named == {"lead_time": [24, 48], "target": ["2t"], "input": ["2t", "msl"]}
         assert data.attrs["total"] == 4
     for option, ranks, way_out in (
         (True, 2, r"needs a single process; set mesh=\[1,1\]"),

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from score_cases import autoregressive
 
 from evaluation.monitoring.control_chart import (
     SMOOTHING,
@@ -16,16 +17,7 @@ from evaluation.monitoring.control_chart import (
     run_length,
 )
 
-REFERENCE, HORIZON, TRIALS = 90, 365, 1200
-
-
-def ar1(r, length, trials, seed):
-    rng = np.random.default_rng(seed)
-    series = np.empty((length, trials))
-    series[0] = rng.normal(size=trials)
-    for k in range(1, length):
-        series[k] = r * series[k - 1] + math.sqrt(1 - r * r) * rng.normal(size=trials)
-    return series
+REFERENCE, HORIZON, TRIALS = 90, 365, 600
 
 
 def averages(series):
@@ -36,7 +28,7 @@ def averages(series):
 @pytest.mark.parametrize("r", [0.0, 0.6, 0.9])
 def test_false_alarms_are_as_rare_as_promised_and_a_shift_is_found(r):
     """Every series has a reference of its own, from which mean, deviation and correlation are estimated."""
-    series = ar1(r, REFERENCE + HORIZON, TRIALS, 7)
+    series = autoregressive(REFERENCE + HORIZON, r, 7, TRIALS)
     days = np.arange(REFERENCE).astype("datetime64[D]")
     found = [round_up(autocorrelation(days, column)) for column in series[:REFERENCE].T]
     for charts in (1, 10):
@@ -65,7 +57,7 @@ def test_limits_of_a_long_reference_are_those_of_known_parameters():
 def test_the_correlation_of_short_series_is_not_biased():
     days = np.arange(60).astype("datetime64[D]")
     for r in (0.3, 0.7):
-        found = [autocorrelation(days, column) for column in ar1(r, 60, 800, 9).T]
+        found = [autocorrelation(days, column) for column in autoregressive(60, r, 9, 800).T]
         assert np.mean(found) == pytest.approx(r, abs=0.02)
 
 

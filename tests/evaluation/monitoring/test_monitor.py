@@ -10,7 +10,6 @@ import numpy as np
 import properscoring
 import pytest
 import xarray as xr
-from browser import CHROMIUM, Browser
 from monitored_files import FIRST, GRID, write_analyses, write_corrector, write_members
 
 from data_pipeline.grid import Grid
@@ -276,19 +275,16 @@ def test_missing_values_and_missing_members_are_named_or_left_out(monitor, files
     assert 0.3 < first["regions"]["global"][0] < 0.7
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")
-def test_the_page_fits_and_is_silent(warm, tmp_path):
-    browser = Browser(tmp_path / "chromium")
+def test_the_page_fits_and_is_silent(browser, warm):
     for width, scheme in ((390, "dark"), (1280, "light")):
         shown = browser.page(warm[0] / "monitor.html", width, scheme)
         shown.check_look(width)
         assert shown.run("document.querySelectorAll('#charts svg').length") == 12
         assert shown.run("[...document.querySelectorAll('#all-charts tbody tr')].length") == 40
         assert shown.run("document.querySelector('.headline').textContent").startswith("Alarm: ")
-    browser.close()
 
 
-@pytest.mark.parametrize("days", [92, 130, 200, 365, 500, 731, 1100, 2500, 5000])
+@pytest.mark.parametrize("days", [92, 365, 1100, 5000])
 def test_charts_of_any_length_have_few_dates(days):
     values = np.random.default_rng(1).normal(size=days)
     one = control_chart(np.datetime64("2020-01-29") + np.arange(days), values, 90, 0.1, 365, two_sided=True)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from correction_runs import write_members
 from grib_parts import KEYS
 from scipy import stats
 
@@ -26,16 +27,15 @@ def date(day):
 def write_days(folder, batch, shift):
     """Write raw forecasts at +24 h of some days, too warm by `shift` spreads, and their analyses."""
     rng = np.random.default_rng(batch)
-    forecasts = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, shortName="2t")
-    analyses = Encoder(GRID, **KEYS, type="an", stream="oper", shortName="2t")
-    with (folder / f"raw{batch}.grib").open("wb") as raw, (folder / f"an{batch}.grib").open("wb") as truth:
+    forecasts, analyses = {}, Encoder(GRID, **KEYS, type="an", stream="oper", shortName="2t")
+    with (folder / f"an{batch}.grib").open("wb") as truth:
         for day in range(BATCH * batch, BATCH * (batch + 1)):
             analysis = 280 + 5 * rng.normal(size=GRID.shape)
             centre = analysis + rng.normal(size=GRID.shape) + shift
             for number, k in enumerate(rng.permutation(MEMBERS), 1):
-                field = centre + SCORES[k]
-                raw.write(forecasts.encode(field, dataDate=date(day), endStep=24, perturbationNumber=number))
+                forecasts["2t", date(day), 24, number] = centre + SCORES[k]
             truth.write(analyses.encode(analysis, dataDate=date(day + 1), endStep=0))
+    write_members(folder / f"raw{batch}.grib", forecasts, GRID)
 
 
 def test_the_layer_restores_the_coverage_of_corrected_files(tmp_path, command):

@@ -1,21 +1,8 @@
 """The report in a browser: every width, light and dark, on paper."""
 
-import shutil
-
 import pytest
-from browser import CHROMIUM, PAPER, Browser
+from browser import PAPER
 from memory_archive import MemoryArchive, evaluating
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chromium")
-    one = Browser(folder)
-    yield one
-    one.close()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

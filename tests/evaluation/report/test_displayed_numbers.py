@@ -278,39 +278,7 @@ def test_the_dots_of_the_skill_figure_show_the_skills(numbers, pictures):
     assert region.get_ylim()[0] > region.get_ylim()[1], "the first row is at the top"
 
 
-def test_the_dots_of_the_spread_figure_show_spread_over_error(numbers, pictures):
-    ax = panels_by_title(pictures["spread"])["Region"]
-    assert [label.get_text().lower() for label in ax.get_yticklabels()] == list(REGIONS)
-    every = []
-    for name in ("raw", *LAWS):
-        expected = [numbers.ratio(name, weights) for weights in REGIONS.values()]
-        np.testing.assert_allclose(dots_by_model(ax)[name], expected, rtol=1e-4)
-        every += expected
-    low, high = ax.get_xlim()
-    assert low < min(every) < max(every) < high
-    assert low < 1 < high
-
-
-def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures, scores):
-    (first,) = panels_by_title(pictures["calibration"]).values()
-    together = [bar.get_height() for bar in first.patches if bar.get_width() < 1]
-    panels = {"raw": together[:6], "net": together[6:]} | {
-        name: [bar.get_height() for bar in ax.patches if bar.get_width() < 1]
-        for name, ax in panels_by_title(pictures["histograms"]).items()
-    }
-    assert list(panels) == ["raw", "net", "emos", "wrong", "oracle"]
-    weights = np.broadcast_to(AREA, numbers.truth.shape)
-
-    def frequencies(index, bins):
-        return np.bincount(index.ravel(), weights.ravel(), bins) / weights.sum() * bins
-
-    ranks = (numbers.members < numbers.truth).sum(0)
-    np.testing.assert_allclose(panels["raw"], frequencies(ranks, 6), rtol=1e-9)
-    np.testing.assert_allclose(panels["oracle"], frequencies((numbers.oracle < numbers.truth).sum(0), 9), rtol=1e-9)
-    cell = 2 * 6 * AREA.max() / weights.sum()  # single precision may move a cell from one bin to the next
-    for name, (mu, sigma) in numbers.law.items():
-        probability = 0.5 * (1 + np.vectorize(math.erf)((numbers.truth - mu) / sigma / math.sqrt(2)))
-        np.testing.assert_allclose(panels[name], frequencies((probability * 6).astype(int), 6), atol=cell)
+def test_the_central_interval_of_members_is_between_the_outer_two(numbers, scores):
     inside = (numbers.members.min(0) < numbers.truth) & (numbers.truth < numbers.members.max(0))
     found = scores["models"]["raw"]["central_interval"]
     assert found["nominal"] == pytest.approx(4 / 6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from score_cases import diagram_of, draws, make_case
+from score_cases import autoregressive, diagram_of, draws, make_case
 
 from evaluation.scores.effective_cases import flatness_of, kolmogorov_survival, serial_inflation
 from models.distribution import Normal
@@ -15,15 +15,6 @@ def test_distances_are_as_rare_as_in_the_exact_distribution(cases):
     for d in (0.1, 0.3, 0.8, 1.3, 2.0):
         exact = scipy.stats.kstwo.sf(d / np.sqrt(cases), cases)
         assert kolmogorov_survival(d / np.sqrt(cases), cases) == pytest.approx(exact, abs=0.012)
-
-
-def autoregressive(starts, r, seed, count=1):
-    """Series (starts, count) of variance 1 with the correlation r of neighbours."""
-    rng = np.random.default_rng(seed)
-    series = rng.normal(size=(starts, count))
-    for k in range(1, starts):
-        series[k] = r * series[k - 1] + np.sqrt(1 - r**2) * series[k]
-    return series
 
 
 def histograms(starts, serial, seed, bins=11, cells=200, sigma=1.0):

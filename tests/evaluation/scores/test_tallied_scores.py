@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from score_cases import draws, score_of
+from score_cases import changed, draws, score_of
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -33,15 +33,6 @@ def case_of(kind):
         forecast, truth, torch.rand(SHAPE), 7, events=make_events(THRESHOLDS, climate, truth), climate=climate,
         extremeness=draws(*SHAPE, seed=8).clamp(-1, 1),
     )  # fmt: skip
-
-
-def changed(forecast, function):
-    """A forecast with a function applied to its tensors."""
-    if isinstance(forecast, Patched):
-        return Patched(function(forecast.where), changed(forecast.inner, function), changed(forecast.outer, function))
-    if isinstance(forecast, Ensemble):
-        return Ensemble(function(forecast.members))
-    return Normal(function(forecast.mu), function(forecast.sigma))
 
 
 def part_of(case, thresholds, function):
