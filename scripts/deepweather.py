@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from data_pipeline.formats.open import open_analysis as open_analysis
     from data_pipeline.formats.open import open_ensemble as open_ensemble
     from data_pipeline.formats.open import open_static as open_static
+    from data_pipeline.formats.table.table_datasets import open_table as open_table
     from data_pipeline.regridding.target import TargetGrid as TargetGrid
     from data_pipeline.synthetic.twin.twin_datasets import twin as twin
     from data_pipeline.task import Task as Task
@@ -38,6 +39,7 @@ NAMES = {
     "open_analysis": "data_pipeline.formats.open",
     "open_ensemble": "data_pipeline.formats.open",
     "open_static": "data_pipeline.formats.open",
+    "open_table": "data_pipeline.formats.table.table_datasets",
     "score": "evaluation.score_xarray",
     "twin": "data_pipeline.synthetic.twin.twin_datasets",
 }

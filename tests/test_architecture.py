@@ -17,7 +17,7 @@ READ, SAMPLES = "data_pipeline/sources", "data_pipeline/samples"
 SCORING, FORECASTERS, TABLES = "evaluation/scoring", "evaluation/forecasters", "evaluation/tables"
 FORMATS, CF = "data_pipeline/formats", "data_pipeline/formats/cf"
 GRIB, NETCDF = "data_pipeline/formats/grib", "data_pipeline/formats/netcdf"
-ZARR = "data_pipeline/formats/zarr"
+ZARR, TABLE = "data_pipeline/formats/zarr", "data_pipeline/formats/table"
 FORMULAS = "data_pipeline/formulas"
 PREFETCH, STATISTICS, STORE = "data_pipeline/prefetch", "data_pipeline/statistics", "data_pipeline/store"
 SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
@@ -45,11 +45,12 @@ MAY_IMPORT = {
     VARIABLES: {*SHARED, FORMULAS},
     REGRIDDING: SHARED,
     FORMULAS: SHARED,
-    FORMATS: {*SHARED, REGRIDDING, CF, GRIB, NETCDF, ZARR},
+    FORMATS: {*SHARED, REGRIDDING, CF, GRIB, NETCDF, ZARR, TABLE},
     CF: {*SHARED, FORMATS},
     GRIB: {*SHARED, SAMPLES, FORMATS},
     NETCDF: {*SHARED, FORMATS, CF},
     ZARR: {*SHARED, FORMATS, CF},
+    TABLE: {*SHARED, FORMATS, CF, NETCDF},
     PREFETCH: {*SHARED, SAMPLES},
     STATISTICS: {*SHARED, SAMPLES, READ},
     STORE: {*SHARED, SAMPLES, FORMULAS, FORMATS},
@@ -69,7 +70,19 @@ MAY_IMPORT = {
     ENGINES: {*SHARED, SAMPLES, REGRIDDING, DISTRIBUTION, PARALLEL, PROVENANCE, MODELS},
     MEMBERS: {*SHARED, FORMATS, WRITING, DISTRIBUTION, PARALLEL, ENGINES},
     CORRECTION: {*SHARED, SAMPLES, READ, WRITING, PARALLEL, PROVENANCE, MODELS, ENGINES, MEMBERS},
-    CORRECTED_FILES: {*SHARED, SAMPLES, REGRIDDING, FORMATS, GRIB, WRITING, PARALLEL, ENGINES, MEMBERS, CORRECTION},
+    CORRECTED_FILES: {
+        *SHARED,
+        SAMPLES,
+        REGRIDDING,
+        FORMATS,
+        GRIB,
+        TABLE,
+        WRITING,
+        PARALLEL,
+        ENGINES,
+        MEMBERS,
+        CORRECTION,
+    },
     OPTIMIZATION: {*SHARED, STATISTICS, DISTRIBUTION, PARALLEL, STATISTICAL, PROVENANCE, MODELS},
     RUN: {*SHARED, STATISTICS, PARALLEL, STATISTICAL, PROVENANCE, MODELS, OPTIMIZATION},
     STEP: {*SHARED, PREFETCH, DISTRIBUTION, PARALLEL, LAYERS, PROVENANCE, MODELS, OPTIMIZATION, RUN},

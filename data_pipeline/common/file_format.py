@@ -24,6 +24,9 @@ class FileFormat:
 
 GRIB_FORMAT = FileFormat("GRIB", "name it where GRIB is read")
 NETCDF_FORMAT = FileFormat("NetCDF", "name it where NetCDF is read")
+CSV_FORMAT = FileFormat("a table of text (CSV)", "name it where tables are read")
+PARQUET_FORMAT = FileFormat("Parquet", "name it where tables are read")
+SQLITE_FORMAT = FileFormat("SQLite", "name it where tables are read")
 HDF5_FORMAT = FileFormat("HDF5", "name it where NetCDF is read, if it is NetCDF-4")
 ZARR_FORMAT = FileFormat("a Zarr store", "name it where Zarr is read")
 SAFETENSORS_FORMAT = FileFormat("safetensors", "name it where a corrector is read")
@@ -57,7 +60,8 @@ _MAGIC: tuple[tuple[int, bytes, FileFormat], ...] = (
     (0, b"II*\0", FileFormat("a TIFF picture", "convert it to GRIB or NetCDF first")),
     (0, b"MM\0*", FileFormat("a TIFF picture", "convert it to GRIB or NetCDF first")),
     (0, b"\x93NUMPY", FileFormat("an array of NumPy", "convert it to NetCDF first")),
-    (0, b"PAR1", FileFormat("Parquet", "convert it to NetCDF first")),
+    (0, b"PAR1", PARQUET_FORMAT),
+    (0, b"SQLite format 3\0", SQLITE_FORMAT),
     (0, b"ARROW1", FileFormat("Arrow", "convert it to NetCDF first")),
     (0, b"version https://git-lfs", FileFormat("a pointer of Git LFS", "fetch the file itself with git lfs pull")),
 )
@@ -112,5 +116,5 @@ def _text_format(head: bytes) -> FileFormat:
     for separator in (",", ";", "\t"):
         counts = {line.count(separator) for line in lines}
         if len(lines) > 1 and len(counts) == 1 and counts != {0}:
-            return FileFormat("a table of text (CSV)", "convert it to NetCDF first")
+            return CSV_FORMAT
     return FileFormat("text", _NO_FIELDS)

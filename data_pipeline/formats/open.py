@@ -153,7 +153,7 @@ def summary_fields(
     """
     catalog = _gather(paths, Request(variables, names, summaries=True))
     if isinstance(catalog, BlockCatalog):
-        catalog.refuse_unknown_starts()
+        catalog = catalog.forecasts()
     summaries = getattr(catalog, "summaries", np.full(len(catalog.rows), ""))  # a format may know members only
     found = sorted({*summaries.tolist()})
     kinds = [name for name, parts in SUMMARIES_OF_KIND.items() if {*parts} <= {*found}]
@@ -239,7 +239,7 @@ def _catalog(
 ) -> Catalog:
     """Return the fields of `variables`, stored or made from others."""
     catalog: Catalog = _gather(paths, Request(variables, names))
-    if isinstance(catalog, BlockCatalog) and not analyses:
-        catalog.refuse_unknown_starts()
+    if isinstance(catalog, BlockCatalog):
+        catalog = catalog.analyses() if analyses else catalog.forecasts()
     catalog = intervals.apply(catalog) if intervals else catalog
     return catalog if variables is None else derived(catalog, variables, analyses)

@@ -17,6 +17,7 @@ from data_pipeline.common.files import FileAddress, Paths, expand_paths
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.format import Format, Names, Request
 from data_pipeline.formats.netcdf.file import is_netcdf
+from data_pipeline.formats.table.table_file import contents, is_table
 from data_pipeline.formats.zarr.detection import is_zarr
 from data_pipeline.grid import Grid
 
@@ -120,6 +121,27 @@ class CFFormat(Format):
         return unreadable_files(paths, catalog=self.catalogs()[0], names=names)
 
 
+class TableFormat(CFFormat):
+    """Tables of text, Parquet and SQLite, read as the NetCDF files that are made from them."""
+
+    name = "table"
+    is_store = True
+
+    def detects(self, address: FileAddress) -> bool:
+        """Return whether it begins like one."""
+        return isinstance(address, Path) and is_table(address)
+
+    def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
+        """Return the catalog of members twice: tables have no summaries."""
+        from data_pipeline.formats.table.table_catalog import TableCatalog
+
+        return TableCatalog, TableCatalog
+
+    def describe(self, address: FileAddress) -> tuple[Any, ...]:
+        """Return hashes of the table and of the stations beside it."""
+        return tuple(contents(*expand_paths(address)))
+
+
 class ZarrFormat(CFFormat):
     """Zarr stores in folders, in zip files and at URLs."""
 
@@ -146,7 +168,7 @@ class ZarrFormat(CFFormat):
 
 
 GRIB = GribFormat()
-FORMATS: tuple[Format, ...] = (ZarrFormat(), CFFormat(), GRIB)
+FORMATS: tuple[Format, ...] = (ZarrFormat(), CFFormat(), TableFormat(), GRIB)
 """All formats, in the order in which they are asked; the reader of GRIB names the format of what no one knows."""
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -28,21 +28,23 @@ from data_pipeline.common.file_format import (
 from data_pipeline.common.files import expand_paths, is_zarr_folder
 from data_pipeline.formats.cycles import group_by_start
 from data_pipeline.formats.registry import format_of
+from data_pipeline.formats.table.table_file import STATIONS, TABLE_FORMATS, is_table
 
-FileType = Literal["grib", "netcdf"]
-InputType = Literal["grib", "netcdf", "zarr"]
+FileType = Literal["grib", "netcdf", "table"]
+InputType = Literal["grib", "netcdf", "table", "zarr"]
 """Formats of inputs. Zarr stores are never written; their corrected forecasts go to a new NetCDF or GRIB file."""
 ENDINGS: dict[FileType, tuple[str, ...]] = {
     "grib": (".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".gb", ".gb2"),
     "netcdf": (".nc", ".nc4", ".cdf", ".netcdf"),
+    "table": (".csv", ".parquet"),
 }
 """File name endings of each format. An output whose name has no such ending gets the format of the input."""
 OTHER_FORMATS = (
-    ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".csv", ".safetensors", ".zip", ".gz", ".bz2", ".xz", ".zst",
+    ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".safetensors", ".zip", ".gz", ".bz2", ".xz", ".zst",
     ".tar", ".json",
 )  # fmt: skip
 """File name endings of formats that are not written."""
-_NAMES = {"grib": "GRIB", "netcdf": "NetCDF", "zarr": "a Zarr store"}
+_NAMES = {"grib": "GRIB", "netcdf": "NetCDF", "table": "a table", "zarr": "a Zarr store"}
 _SHOWN = 3
 """Number of files that a message names; it only counts further files."""
 
@@ -76,9 +78,9 @@ class InputFiles:
     def find(cls, value: object) -> InputFiles:
         """Return the files of the option: a file, a folder, a pattern, or a list of them.
 
-        Files of a folder or a pattern that are neither GRIB nor NetCDF are left out; a file named by itself must be
-        GRIB or NetCDF. A folder that is a Zarr store is one input. Other folders in a folder are not searched; files
-        whose name starts with a dot are never read.
+        Files of a folder or a pattern that are neither GRIB nor NetCDF are left out, and so are tables, unless there
+        are only tables. A file named by itself must be GRIB, NetCDF or a table. A folder that is a Zarr store is one
+        input. Other folders in a folder are not searched; files whose name starts with a dot are never read.
         """
         values = value if isinstance(value, list) else [value]
         if not values:
@@ -103,9 +105,12 @@ class InputFiles:
         paths, left_out = list[Path](), list[Path]()
         for path, named in found.items():
             known = is_forecast_file(path)
-            if named and file_format(path) not in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT, ZARR_FORMAT):
+            if named and not known and not is_table(path):
                 raise wrong_format(path, "GRIB or NetCDF")
-            (paths if known else left_out).append(path)
+            (paths if known or named else left_out).append(path)
+        if not paths:
+            paths = [path for path in left_out if is_table(path) and path.stem != STATIONS]
+            left_out = [path for path in left_out if path not in paths]
         if not paths:
             raise InputError(
                 f"none of the {len(left_out)} files of input={value} is GRIB or NetCDF: {name_files(left_out)}; check "
@@ -140,6 +145,8 @@ def type_of(path: Path) -> InputType:
         raise wrong_format(path, "GRIB or NetCDF")
     if found is ZARR_FORMAT:
         return "zarr"
+    if found in TABLE_FORMATS:
+        return "table"
     return "grib" if found is GRIB_FORMAT else "netcdf"
 
 
@@ -153,12 +160,13 @@ def find_cycles(
 ) -> list[Cycle]:
     """Return the cycles to correct, in the order of their first files.
 
-    `wanted` is the option `format`: `grib`, `netcdf`, or None for the format of the output's name, else of the input.
+    `wanted` is the option `format`: `grib`, `netcdf`, `table`, or None for the format of the output's name, else of
+    the input.
     """
     if not isinstance(output, str) or not output:
         raise InputError(f"output must be the path of one file or folder, got {output!r}; write a number as ./{output}")
     if wanted not in (None, *ENDINGS):
-        raise InputError(f"format must be grib, netcdf or null, got {wanted!r}")
+        raise InputError(f"format must be grib, netcdf, table or null, got {wanted!r}")
     if is_folder(output):
         return _cycles_of_folder(files, Path(output).expanduser(), wanted, names)
     path = Path(output).expanduser()
@@ -178,7 +186,7 @@ def _cycles_of_folder(
     files: InputFiles, folder: Path, wanted: FileType | None, names: Mapping[str, str] | None
 ) -> list[Cycle]:
     cycles: list[tuple[int, Cycle]] = []
-    readable: dict[InputType, list[tuple[int, Path, np.ndarray]]] = {"grib": [], "netcdf": [], "zarr": []}
+    readable: dict[InputType, list[tuple[int, Path, np.ndarray]]] = {own: [] for own in get_args(InputType)}
     outputs: dict[Path, Path] = {}
     for number, path in enumerate(files.paths):
         try:
@@ -209,7 +217,7 @@ def _output_name(path: Path, own: InputType, wanted: FileType) -> str:
         return path.name
     endings = (".zarr",) if own == "zarr" else ENDINGS[own]
     stem = path.stem if path.suffix.lower() in endings else path.name
-    return f"{stem}{'.grib' if wanted == 'grib' else '.nc'}"
+    return f"{stem}{ENDINGS[wanted][0]}"
 
 
 def _output_type(path: Path, own: InputType, wanted: FileType | None) -> FileType:
@@ -224,9 +232,15 @@ def _output_type(path: Path, own: InputType, wanted: FileType | None) -> FileTyp
     if wanted and named and wanted != named:
         raise InputError(
             f"output={path} ends in {path.suffix}, the name of {_NAMES[named]}, but format={wanted}; remove format, or "
-            f"choose another name, such as {path.with_suffix('.grib' if wanted == 'grib' else '.nc')}"
+            f"choose another name, such as {path.with_suffix(ENDINGS[wanted][0])}"
         )
-    return wanted or named or ("netcdf" if own == "zarr" else own)
+    chosen = wanted or named or ("netcdf" if own == "zarr" else own)
+    if chosen == "table" and own != "table":
+        raise InputError(
+            f"{path} would be a table, which is written from a table only, and the input is {_NAMES[own]}; choose "
+            f"another name, such as {path.with_suffix('.nc')}"
+        )
+    return chosen
 
 
 def refuse_same_file(output: Path, inputs: Sequence[Path]) -> None:

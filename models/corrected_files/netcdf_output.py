@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.equivalents import sources
+from data_pipeline.formats.table.table_file import as_netcdf, write_copy_of_table
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import UNKNOWN
 from data_pipeline.writing.forecast_copy import ForecastCopy, copy_forecasts
@@ -76,6 +78,22 @@ def write_netcdf(
             of_blocks = {block: _marks(pipelines, [*numbers]) for (own, block), numbers in changed.items() if own == at}
             copy.finish(marks(pipelines), of_blocks)
         notes = [note for copy in copies for note in copy.notes]
+    return counts, notes
+
+
+def write_tables(
+    pipelines: CorrectionPipelines,
+    forecasts: Sequence[Path],
+    outputs: Sequence[Path],
+    names: Mapping[str, str] | None = None,
+) -> tuple[list[int], list[str]]:
+    """Write tables with corrected members in place of the raw ones, by way of copies of their NetCDF files."""
+    with tempfile.TemporaryDirectory(prefix="deepweather-") as folder:
+        sources = [as_netcdf(path)[0] for path in forecasts]
+        copies = [Path(folder) / f"{k}.nc" for k in range(len(sources))]
+        counts, notes = write_netcdf(pipelines, sources, copies, names)
+        for path, copy, output in zip(forecasts, copies, outputs, strict=True):
+            write_copy_of_table(path, copy, output)
     return counts, notes
 
 

@@ -47,12 +47,15 @@ def write_outputs(
             "products are written into copies of GRIB inputs only; leave out products, or write GRIB from GRIB for "
             f"{outputs[0]}"
         )
+    if wanted == "table" and not copied:
+        raise InputError(f"{outputs[0]} would be a table of other members than the input; name a NetCDF file (.nc)")
     for output in outputs:
         sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
     if copied:
-        from models.corrected_files.netcdf_output import write_netcdf
+        from models.corrected_files.netcdf_output import write_netcdf, write_tables
 
-        counts, notes = write_netcdf(pipelines, forecasts, outputs, names)
+        write = write_tables if own == "table" else write_netcdf
+        counts, notes = write(pipelines, forecasts, outputs, names)
         groups = [[path] for path in forecasts]
         files = zip(outputs, groups, counts, strict=True)
         return [WrittenFile.without_messages(*file) for file in files], notes

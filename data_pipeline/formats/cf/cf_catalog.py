@@ -182,14 +182,19 @@ class BlockCatalog(ABC):
                 "instance with ncap2 -s 'number=3'"
             )
 
-    def refuse_unknown_starts(self) -> None:
-        """Raise an `InputError` if fields have a valid time but no start."""
+    def analyses(self) -> Self:
+        """Return the fields that may be analyses."""
+        return self
+
+    def forecasts(self) -> Self:
+        """Return the forecasts; an `InputError` if fields have a valid time but no start."""
         for block in self.blocks:
             if not block.time.has_leads:
                 raise InputError(
                     f"{block} has valid times but no start of the forecasts; add a coordinate "
                     "forecast_reference_time or forecast_period, for instance with ncap2 of NCO"
                 )
+        return self
 
     @cached_property
     def reader(self) -> FieldReader:

@@ -128,13 +128,15 @@ def _displaced(blocks: Iterable[FieldBlock]) -> str:
 def _count_combinations(blocks: Iterable[FieldBlock]) -> tuple[int, int]:
     """Count the existing and the expected combinations of start, lead time and member of variables.
 
-    A variable should have every combination of the starts, lead times and members that it has in any file.
+    A variable should have every combination of the starts, lead times and members that it has in any file; analyses are
+    counted by themselves.
     """
-    places: dict[Variable, list[np.ndarray]] = {}
+    places: dict[tuple[Variable, bool], list[np.ndarray]] = {}
     for block in blocks:
         rows = np.stack([block.times.starts, block.times.leads, block.numbers])
         for level in np.unique(block.levels).tolist():
-            places.setdefault(block.variable(level), []).append(rows[:, (block.levels == level) & block.stored])
+            own = block.variable(level), block.time.has_leads
+            places.setdefault(own, []).append(rows[:, (block.levels == level) & block.stored])
     filled = expected = 0
     for parts in places.values():
         rows = np.unique(np.concatenate(parts, axis=1), axis=1)

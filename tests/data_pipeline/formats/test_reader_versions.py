@@ -63,7 +63,14 @@ def write_zarr(path):
     return path, open_analysis, {}
 
 
-WRITERS = {"grib": write_grib, "netcdf": write_netcdf, "zarr": write_zarr}
+def write_table(path):
+    rows = fields().to_dataframe().reset_index()
+    rows = rows.rename(columns={"t2m": "t2m [degC]", "msl": "msl [hPa]", "tcc": "tcc [%]"})
+    rows.assign(station=rows.groupby(["latitude", "longitude"]).ngroup()).to_csv(path, index=False)
+    return path, open_analysis, {}
+
+
+WRITERS = {"grib": write_grib, "netcdf": write_netcdf, "zarr": write_zarr, "table": write_table}
 
 
 def values_of(write, folder):
