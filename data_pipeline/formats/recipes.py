@@ -81,37 +81,41 @@ class Cookbook:
     def _joined(self, variable: Variable) -> Iterator[Recipe]:
         """Yield the fields whose interval, `variable.period` hours, is made up of intervals in the catalog."""
         length, operation = 60 * variable.period, OPERATION_OF[variable.processing]
-        known: dict[tuple[TimeInterval, ...], list[tuple[int, Terms]]] = {}
-        for init, number, rows in self._groups(variable):
-            starts = self.catalog.rows["init"][rows] // 60 - init
-            ends = starts + self._steps[rows]
-            spans = tuple(map(TimeInterval, (ends - self._intervals[rows]).tolist(), ends.tolist(), starts.tolist()))
-            if spans not in known:  # most members of an archive have the same steps
-                known[spans] = list(_tile(Tiling(spans, operation == "sum"), length))
-            for end, terms in known[spans]:
-                lengths = [spans[k].end - spans[k].begin for k, _ in terms]
-                weights = [part / length if variable.processing == "mean" else 1.0 for part in lengths]
-                factors = tuple(sign * weight for (_, sign), weight in zip(terms, weights, strict=True))
-                chosen = tuple(int(rows[k]) for k, _ in terms)
+        made: dict[tuple[TimeInterval, ...], list[tuple[int, list[int], tuple[float, ...]]]] = {}
+        for (init, number), (spans, rows) in self._groups(variable).items():
+            own = tuple(spans)
+            if own not in made:  # most members of an archive have the same steps
+                made[own] = []
+                for end, terms in _tile(Tiling(own, operation == "sum"), length):
+                    lengths = [own[k].end - own[k].begin for k, _ in terms]
+                    weights = [part / length if variable.processing == "mean" else 1.0 for part in lengths]
+                    factors = tuple(sign * weight for (_, sign), weight in zip(terms, weights, strict=True))
+                    made[own].append((end, [k for k, _ in terms], factors))
+            for end, places, factors in made[own]:
                 start, step = (end, 0) if self.analyses else (init, end)
-                yield Recipe(start, step, length, number, chosen, factors, operation)
+                yield Recipe(start, step, length, number, tuple(rows[k] for k in places), factors, operation)
 
-    def _groups(self, variable: Variable) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield start, member and rows of the fields that may be joined; analyses form one group with start 0."""
+    def _groups(self, variable: Variable) -> dict[tuple[int, int], tuple[list[TimeInterval], list[int]]]:
+        """Return, by start and member, intervals and rows of the fields that may be joined.
+
+        Times are relative to the start. Analyses form one group with start 0.
+        """
         rows = self._rows_of(same_extreme(variable))
         rows = rows[self._intervals[rows] > 0]
+        starts, numbers = self.catalog.rows["init"][rows] // 60, self.catalog.rows["number"][rows]
+        inits = starts
         if self.analyses:
             refuse_several_members(self.catalog, rows)
-            yield 0, 0, rows
-            return
-        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-        part = self.catalog.rows[rows]
-        for row, init, number in zip(
-            rows.tolist(), (part["init"] // 60).tolist(), part["number"].tolist(), strict=True
+            inits, numbers = 0 * starts, 0 * numbers
+        ends = starts - inits + self._steps[rows]
+        spans = map(TimeInterval, (ends - self._intervals[rows]).tolist(), ends.tolist(), (starts - inits).tolist())
+        groups: dict[tuple[int, int], tuple[list[TimeInterval], list[int]]] = defaultdict(lambda: ([], []))
+        for key, span, row in zip(
+            zip(inits.tolist(), numbers.tolist(), strict=True), spans, rows.tolist(), strict=True
         ):
-            groups[init, number].append(row)
-        for (init, number), mine in groups.items():
-            yield init, number, np.array(mine)
+            groups[key][0].append(span)
+            groups[key][1].append(row)
+        return groups
 
     def _rows_of(self, variables: tuple[Variable, ...]) -> np.ndarray:
         """Return the rows of some variables, by time; of repeated fields, which must be equal, the first."""
