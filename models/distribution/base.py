@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,16 @@ from data_pipeline.common.errors import InputError
 
 D = TypeVar("D", bound="Distribution")
 K = TypeVar("K")
+
+
+class CRPSSlopes(NamedTuple):
+    """First and second derivatives of the CRPS by μ and log σ."""
+
+    mu: Tensor
+    log_sigma: Tensor
+    mu_mu: Tensor
+    mu_log_sigma: Tensor
+    log_sigma_twice: Tensor
 
 
 class Distribution:
@@ -48,6 +58,10 @@ class Distribution:
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density, or at a point mass its log probability, (*S); NaN where the value is NaN."""
         raise NotImplementedError
+
+    def crps_slopes(self, truth: Tensor) -> CRPSSlopes | None:
+        """Return the derivatives of the CRPS; None for a family without closed formulas."""
+        return None
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """Return the continuous ranked probability score against `truth`, (*S); NaN where the truth is NaN.

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from models.distribution.base import Distribution, leading, root
+from models.distribution.base import CRPSSlopes, Distribution, leading, root
 from models.distribution.standard import Standard, StandardLogistic, StandardNormal
 
 
@@ -68,6 +68,19 @@ class LocationScale(Distribution):
             2 * standard.upper_mean(z) - standard.half_difference
         )
 
+    def crps_slopes(self, truth: Tensor) -> CRPSSlopes | None:
+        """Formulas of F and f."""
+        z = self._z(truth)
+        density = 2 * self.standard.log_density(z).exp()
+        by_sigma = self.sigma * (2 * self.standard.upper_mean(z) - self.standard.half_difference)
+        return CRPSSlopes(
+            1 - 2 * self.standard.cdf(z),
+            by_sigma,
+            density / self.sigma,
+            density * z,
+            by_sigma + self.sigma * density * z * z,
+        )
+
     def affine(self, location: Tensor, scale: Tensor) -> Self:
         """Shift and scale."""
         return replace(self, mu=location + scale * self.mu, sigma=scale * self.sigma)
@@ -112,6 +125,10 @@ class Bounded(LocationScale):
         super().__post_init__()
         lower = torch.as_tensor(self.lower, dtype=self.mu.dtype).to(self.mu.device, non_blocking=True)
         object.__setattr__(self, "lower", lower.expand_as(self.mu))
+
+    def crps_slopes(self, truth: Tensor) -> CRPSSlopes | None:
+        """None: a bound changes the formulas."""
+        return None
 
     def affine(self, location: Tensor, scale: Tensor) -> Self:
         """Shift and scale the distribution and its bound."""
@@ -161,6 +178,23 @@ class Censored(Bounded):
         slope, rest = self.standard.squared_cdf(self._z(self.lower))
         below = (self.lower - self.mu) * slope + self.sigma * rest
         return super().crps(torch.maximum(truth, self.lower)) - below + (self.lower - truth).clamp(min=0)
+
+    def crps_slopes(self, truth: Tensor) -> CRPSSlopes | None:
+        """Return those of the uncensored distribution minus those of σ∫F² up to `lower`."""
+        plain = LocationScale.crps_slopes(self, torch.maximum(truth, self.lower))
+        assert plain is not None
+        z = self._z(self.lower)
+        squared, rest = self.standard.squared_cdf(z)
+        density = 2 * self.standard.cdf(z) * self.standard.log_density(z).exp()
+        by_sigma = self.sigma * rest
+        below = (
+            -squared,
+            by_sigma,
+            density / self.sigma,
+            density * z,
+            by_sigma + self.sigma * density * z * z,
+        )
+        return CRPSSlopes(*(whole - part for whole, part in zip(plain, below, strict=True)))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws."""

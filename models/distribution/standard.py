@@ -137,7 +137,7 @@ class StandardLogistic:
     def squared_cdf(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Log(1 + exp(z)) - F."""
         cdf = torch.sigmoid(z)
-        return cdf, self.upper_mean(z) - cdf
+        return cdf * cdf, self.upper_mean(z) - cdf + z * cdf * torch.sigmoid(-z)
 
     def noise(self, like: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
         """Logistic draws."""

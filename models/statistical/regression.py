@@ -160,7 +160,7 @@ class Regression:
                 select(weight),
                 None if lower is None else select(lower),
                 centre_scale=self.scale == "log",
-                size=CASES_AT_ONCE // self.cost,
+                size=max(1, CASES_AT_ONCE // (self.cost * len(cells))),
             )
             if prior is not None:
                 minimum = self._minimise(cases, prior.at(cells, len(truth)))
@@ -269,9 +269,8 @@ class Regression:
     ) -> Expansion:
         """Expand the mean score of the `chosen` among the cells `rows`, with the penalty of a prior, to second order.
 
-        The score of a case depends on two numbers only, μ and log σ (or σ²), or on three with log δ. Automatic
-        differentiation gives its derivatives by these, the chain rule gives the derivatives by the coefficients as
-        matrix products.
+        The score of a case depends on two numbers only, μ and log σ (or σ²), or on three with log δ. The chain rule
+        gives the derivatives by the coefficients as matrix products.
         """
         p, q, rows = len(cases.location), len(cases.scale), rows[chosen]
         beta, gamma, shift = theta[:, :p], theta[:, p : p + q], theta[:, p + q :]
@@ -282,25 +281,15 @@ class Regression:
             numbers, designs = [mu, second], [b.x, b.z]
             if self.has_shift:
                 numbers, designs = [*numbers, shift.expand_as(mu).clone()], [*designs, torch.ones_like(mu)[:, None]]
-            for number in numbers:
-                number.requires_grad_()
-            log_delta = numbers[2] if self.has_shift else None
-            score = self.loss(self.distribution(numbers[0], numbers[1], b.lower, log_delta), b.y)
-            if isinstance(prior, _WeakPrior):
-                score = score + prior.penalty(self, numbers, _times(b.x.mT, prior.start[rows, :p]), rows)
-            elif prior is not None and prior.weight is not None:
-                score = score + prior.penalty(self, second, b.z, rows)
-            loss = (b.weight * score).sum(1)
-            slopes = torch.autograd.grad(loss.sum(), numbers, create_graph=True)
-            value += loss.detach()
+            score, slopes, curvatures = self._derivatives(numbers, b, rows, prior)
+            value += (b.weight * score).sum(1)
             starts = [0, p, p + q]
             for i, slope in enumerate(slopes):
                 rows_i = slice(starts[i], starts[i] + designs[i].shape[1])
-                gradient[:, rows_i] += _times(designs[i], slope.detach())
-                curvatures = torch.autograd.grad(slope.sum(), numbers[i:], retain_graph=True)
-                for j, curvature in enumerate(curvatures, i):
+                gradient[:, rows_i] += _times(designs[i], b.weight * slope)
+                for j, curvature in enumerate(curvatures[i], i):
                     rows_j = slice(starts[j], starts[j] + designs[j].shape[1])
-                    block = (curvature[:, None] * designs[i]) @ designs[j].mT
+                    block = ((b.weight * curvature)[:, None] * designs[i]) @ designs[j].mT
                     hessian[:, rows_i, rows_j] += block
                     if i < j:
                         hessian[:, rows_j, rows_i] += block.mT
@@ -316,6 +305,42 @@ class Regression:
             hessian.diagonal(dim1=1, dim2=2)[:, p : p + q] += 2 * gradient[:, p : p + q]
             gradient *= inner
         return Expansion(value, gradient, hessian)
+
+    def _derivatives(
+        self, numbers: list[Tensor], b: _Block, rows: Tensor, prior: _WeakPrior | _Quadratic | None
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Sequence[Tensor]]]:
+        """Return score and penalty (k, n) of the cases, their slopes by the numbers, and the curvatures [i][j - i].
+
+        Formulas give the derivatives of the CRPS of most families, automatic differentiation all others.
+        """
+        quadratic = prior if isinstance(prior, _Quadratic) and prior.weight is not None else None
+        if self.score == "crps" and not self.has_shift and not isinstance(prior, _WeakPrior):
+            law = self.distribution(numbers[0], numbers[1], b.lower)
+            if (found := law.crps_slopes(b.y)) is not None:
+                score, slope, curvature = law.crps(b.y), found.log_sigma, found.log_sigma_twice
+                if quadratic is not None:
+                    weight, departure = quadratic.departure(self, numbers[1], b.z, rows)
+                    score, slope = score + weight / 2 * departure.square(), slope + weight * departure
+                    curvature = curvature + weight
+                mixed = found.mu_log_sigma
+                if self.scale == "quadratic":  # from derivatives by log σ to derivatives by σ²
+                    inner = 0.5 / numbers[1]
+                    mixed, slope, curvature = mixed * inner, slope * inner, (curvature - 2 * slope) * inner.square()
+                return score, [found.mu, slope], [[found.mu_mu, mixed], [curvature]]
+        for number in numbers:
+            number.requires_grad_()
+        log_delta = numbers[2] if self.has_shift else None
+        score = self.loss(self.distribution(numbers[0], numbers[1], b.lower, log_delta), b.y)
+        if isinstance(prior, _WeakPrior):
+            score = score + prior.penalty(self, numbers, _times(b.x.mT, prior.start[rows, : b.x.shape[1]]), rows)
+        elif quadratic is not None:
+            weight, departure = quadratic.departure(self, numbers[1], b.z, rows)
+            score = score + weight / 2 * departure.square()
+        slopes = torch.autograd.grad(score.sum(), numbers, create_graph=True)
+        curvatures = [
+            torch.autograd.grad(slope.sum(), numbers[i:], retain_graph=True) for i, slope in enumerate(slopes)
+        ]
+        return score.detach(), [slope.detach() for slope in slopes], curvatures
 
 
 class Prior(NamedTuple):
@@ -356,16 +381,15 @@ class _Quadratic(NamedTuple):
     weight: Tensor | None
     least: Tensor | None
 
-    def penalty(self, regression: Regression, second: Tensor, z: Tensor, rows: Tensor) -> Tensor:
-        """Return the penalty (k, n) of log σ or σ² of the cases of the cells `rows`."""
+    def departure(self, regression: Regression, second: Tensor, z: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weight (k, 1), and log σ - log σ₀ (k, n) of the cases of the cells `rows`."""
         assert self.weight is not None
         assert self.least is not None
         q, log, least = z.shape[1], regression.scale == "log", self.least[rows, None]
         first = self.centre.shape[1] - q - regression.has_shift
         theirs = _times(z.mT, self.centre[rows, first : first + q])
         theirs = theirs.maximum(least.log() / 2) if log else theirs.maximum(least).log() / 2
-        departure = (second if log else second.log() / 2) - theirs
-        return self.weight[rows, None] / 2 * departure.square()
+        return self.weight[rows, None], (second if log else second.log() / 2) - theirs
 
 
 class _WeakPrior(NamedTuple):

@@ -123,3 +123,18 @@ def test_notes_count_fits_by_target():
     assert unfitted.startswith("2 of 12 regressions (one for each cell, lead time and target; tp:24h: 2) could not")
     assert weak.startswith("6 of 12 regressions (one for each cell, lead time and target; tp:24h: 2; 2t: 4) are not")
     assert not unfitted_notes(count_unfitted([FitReport()]))
+
+
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if "truncated" not in name])
+def test_formulas_of_derivatives_equal_automatic_differentiation(family):
+    generator = torch.Generator().manual_seed(1)
+    mu, log_sigma, truth = torch.randn(3, 200, generator=generator, dtype=torch.float64)
+    lower = torch.tensor(-0.5, dtype=torch.float64)
+    numbers = [mu.requires_grad_(), log_sigma.requires_grad_()]
+    form = Regression(family, scale="log")
+    law = form.distribution(*numbers, lower if form.bounded else None)
+    truth = truth.maximum(lower) if form.bounded else truth
+    first = torch.autograd.grad(law.crps(truth).sum(), numbers, create_graph=True)
+    second = [torch.autograd.grad(slope.sum(), numbers, retain_graph=True) for slope in first]
+    expected = (*first, *second[0], second[1][1])
+    torch.testing.assert_close(tuple(law.crps_slopes(truth)), expected, rtol=1e-9, atol=1e-12)
