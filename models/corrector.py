@@ -217,7 +217,7 @@ class Corrector(nn.Module):
 
         A model that claims `physical` gets values in physical units. `notes` holds notes of the fit. In the provenance,
         `unfitted` has the counts of `count_unfitted`, of one regression for each lead time, target and cell with
-        training cases; `fits` has the valid days of all `fitted_parts`.
+        training cases; `choices` has `FitReport.choices`; `fits` has the valid days of all `fitted_parts`.
         """
         times = forecast_times(dataset)
 
@@ -257,6 +257,8 @@ class Corrector(nn.Module):
         if counts := count_unfitted(reports):
             self.provenance["unfitted"] = counts
             self.notes += unfitted_notes(counts)
+        if choices := [choice for report in reports for choice in report.choices]:
+            self.provenance["choices"] = choices
 
     def save(self, path: str | Path) -> None:
         """Write the corrector file."""

@@ -11,6 +11,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.formats.variables import describe_variables
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from models.provenance.choices import choice_text
 from models.provenance.training_dates import seen_dates
 
 
@@ -35,6 +36,7 @@ def summary_rows(task: Task, grid: Grid, spec: Mapping[str, Any], provenance: Ma
         "made": str(provenance.get("made", "")),
         "version": str(provenance.get("deepweather", "")),
         "validation": validation_text(provenance),
+        "chosen": "; ".join(map(choice_text, provenance.get("choices", []))),
         "unfitted": "; ".join(unfitted_notes(provenance.get("unfitted") or {})),
     }
     return {name: text for name, text in rows.items() if text}

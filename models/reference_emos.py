@@ -29,12 +29,13 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.parallel.mesh import Mesh
 from models.statistical.cases import CASES_BYTES
+from models.statistical.emos_sharing import expected_evaluations
 
 SPEC: dict[str, Any] = {"_target_": "models.statistical.emos.EMOS"}
-FIT_VERSION = 3
+FIT_VERSION = 4
 """Part of a cached fit's name; raise it with every change of the fit."""
-SECONDS_PER_CASE = 5e-6
-"""Seconds of a regression for one cell of one training forecast, as measured on one thread; rain takes up to twice."""
+SECONDS_PER_EVALUATION = 4e-7
+"""Seconds of a score with its derivatives for one case of a fit, as measured on one thread; rain takes up to twice."""
 PILOT = 5
 """Number of forecasts that are read to estimate the time of a fit, after a first one."""
 
@@ -98,7 +99,8 @@ def estimated_seconds(data: ForecastDataset) -> float:
             part[index]
             ends.append(time.monotonic())
         seconds += float(np.median(np.diff(ends))) * count * passes
-    return seconds + SECONDS_PER_CASE * count * H * W * targets
+    leads = len(data.task.lead_times)
+    return seconds + SECONDS_PER_EVALUATION * targets * expected_evaluations(-(-count // leads), H * W, leads)
 
 
 def _cache_file(fingerprint: str, spec: dict[str, Any]) -> Path:

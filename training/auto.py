@@ -17,7 +17,7 @@ from data_pipeline.common.identity import hash_of
 from data_pipeline.common.messages import say
 from data_pipeline.common.named_options import named_options
 from data_pipeline.dataset import ForecastDataset, batches
-from models.averages.auto import MINUTES, Auto, check_minutes
+from models.averages.auto import MINUTES, Auto, check_minutes, without_unused
 from models.averages.combination import combine, set_weights, weigh_on_validation
 from models.construct import model_class
 from models.corrector import Corrector, reads_moments
@@ -65,7 +65,8 @@ def train_auto(
     kept: list[Corrector] = []
 
     def keep_average(corrector: Corrector) -> None:
-        kept.append(add_networks(corrector, files, plan, run) if files else corrector)
+        own = without_unused(corrector)
+        kept.append(add_networks(own, files, plan, run) if files else own)
         keep(kept[0])
 
     train_corrector(plan, run, mesh, meter, keep_average, advice)

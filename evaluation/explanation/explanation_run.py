@@ -23,6 +23,7 @@ from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.engines.engine import CorrectorDescription, Engine
 from models.engines.forecast import RawForecast
 from models.engines.torch_engine import TorchEngine
+from models.provenance.choices import choice_text
 
 SHOWN = 6
 """Largest number of forecasts that are explained for each corrector, because each takes C + 2 predictions."""
@@ -137,3 +138,5 @@ def _about(description: CorrectorDescription) -> Iterator[tuple[str, str]]:
     yield "task", description.task.name
     if "deepweather" in provenance:
         yield "trained by deepweather", str(provenance["deepweather"])
+    for choice in provenance.get("choices", []):
+        yield "chosen by auto", choice_text(choice)

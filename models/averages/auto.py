@@ -26,8 +26,10 @@ from models.distribution import Distribution, Ensemble, Patched, average
 from models.laws import with_laws
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.statistical.cases import SHARED_CASES, Passes, TooFewCasesError, lead_index
+from models.provenance.training_dates import state_fits, stated_fits
+from models.statistical.cases import SHARED_CASES, FitReport, Passes, TooFewCasesError, lead_index, of_one_season
 from models.statistical.crossfit import fold_index, year_folds
+from models.statistical.emos_sharing import SAMPLE_CELLS
 
 SAMPLE_BYTES, SAMPLE_CASES = 2**28, 2**17
 """Limits of the cells that choose the weights: bytes of their samples, and cells times forecasts times targets."""
@@ -49,16 +51,21 @@ class Candidate(NamedTuple):
     """Time of a slow fit for a cell of a training forecast, as measured on one thread."""
     most_cases: float = math.inf
     """Cases that a fit uses at most."""
+    one_season: float = 1
+    """Fewest cells for a fit to cases of one season. Its forecasts of other seasons must not be far from all cases."""
 
 
 BOOSTED = "models.statistical.boosted_emos.BoostedEMOS"
 CANDIDATES: dict[str, Candidate] = {
     "raw moments": Candidate({"_target_": "models.statistical.emos.EMOS"}, fitted=False),
-    "season": Candidate({"_target_": "models.statistical.season.Season"}),
+    "season": Candidate({"_target_": "models.statistical.season.Season"}, one_season=math.inf),
     "emos": Candidate({"_target_": "models.statistical.emos.EMOS"}),
-    "boosted_emos": Candidate({"_target_": BOOSTED}, seconds_per_case=BOOSTED_SECONDS),
+    "boosted_emos": Candidate({"_target_": BOOSTED}, seconds_per_case=BOOSTED_SECONDS, one_season=math.inf),
     "boosted_emos, shared": Candidate(
-        {"_target_": BOOSTED, "shared": True}, seconds_per_case=BOOSTED_SECONDS, most_cases=SHARED_CASES
+        {"_target_": BOOSTED, "shared": True},
+        seconds_per_case=BOOSTED_SECONDS,
+        most_cases=SHARED_CASES,
+        one_season=SAMPLE_CELLS[0],
     ),
 }
 """The parts by name. All have one kind of distribution, so that averages of their parameters exist.
@@ -101,7 +108,7 @@ class Auto(nn.Module):
         specs = parts or {name: candidate.spec for name, candidate in CANDIDATES.items()}
         if unknown := sorted({*specs} - {*CANDIDATES}):
             raise InputError(f"model.parts has no part {unknown[0]!r}; it has {', '.join(CANDIDATES)}")
-        self.names = [*specs]
+        self.names, self.report = [*specs], FitReport()
         blank = torch.zeros(len(task.static_names), *grid.shape)  # until a fit, or until the state is loaded
         self.parts = nn.ModuleList(Corrector(task, grid, dict(spec), blank) for spec in specs.values())
         weights = torch.zeros(len(self.names), len(task.lead_times), len(task.targets))
@@ -132,8 +139,11 @@ class Auto(nn.Module):
         """Choose the weights by forecasts of left-out years, then fit the parts that have one."""
         passes = Passes.of(batches)
         passes.check_lead_times(self._task)
+        cells = math.prod(self._domain.own_shape)
+        if len(passes.init_time) * cells * _sample_bytes(next(iter(passes)), self._task) <= SAMPLE_BYTES:
+            passes = Passes.of(list(passes))  # each part reads them twice or more
         drawn = DrawnCells.of(passes, self._task, self._domain)
-        self._choose(drawn.cross_fit(self._affordable(len(passes.init_time)), self.folds))
+        self._choose(drawn.cross_fit(self._suitable(passes), self.folds))
         self._set_used()
         static = assemble(next(iter(passes)).static[0], self._domain)
         for part in self.parts:
@@ -141,21 +151,24 @@ class Auto(nn.Module):
         for k in self._used:
             fit_part(cast(Corrector, self.parts[k]), passes, CANDIDATES[self.names[k]].fitted)
 
-    def _affordable(self, forecasts: int) -> dict[str, Candidate]:
-        """Return the parts whose fit takes `minutes` at most; say which are left out."""
-        cases, found = forecasts * len(self._targets) * math.prod(self._domain.shape), {}
+    def _suitable(self, passes: Passes) -> dict[str, Candidate]:
+        """Return the parts whose fit takes `minutes` at most and suits the seasons; say which are left out."""
+        cells, valid = math.prod(self._domain.shape), passes.init_time + 3600 * passes.lead_time
+        cases, one_season, found = len(valid) * len(self._targets) * cells, of_one_season(valid), {}
         for name, candidate in CANDIDATES.items():
             minutes = candidate.seconds_per_case * min(cases, candidate.most_cases) / 60
-            if minutes <= self.minutes:
-                found[name] = candidate
-            else:
+            if minutes > self.minutes:
                 say(f"auto: {name} is left out: it would take about {minutes:.2g} of model.minutes={self.minutes:g}")
+            elif one_season and cells < candidate.one_season:
+                say(f"auto: {name} is left out: all training cases are of one season, and it would be wrong in others")
+            else:
+                found[name] = candidate
         return found
 
     def _choose(self, left_out: LeftOut) -> None:
-        """Set `weights` and `raw`, and print what was tried and what won."""
+        """Set `weights`, `raw` and `report`, and print what was tried and what won."""
         places = [self.names.index(name) for name in left_out.names]
-        rows = [["CRPS in left-out years", "raw, fair", *left_out.names, "auto", "auto is"]]
+        choices: list[dict[str, Any]] = []
         for t, target in enumerate(self._task.targets):
             for lead, weighing in enumerate(weigh(left_out.cases[t])):
                 raw, own = left_out.raw[t][lead], weighing.crps
@@ -163,9 +176,16 @@ class Auto(nn.Module):
                 self.weights[places, lead, t] = torch.tensor(weighing.weights).to(self.weights)
                 self.raw[lead, t] = raw < own
                 shares = [f"{w:.2f} {name}" for w, name in zip(weighing.weights, left_out.names, strict=True) if w]
-                scores = [raw, *(weighing.tried[str(k)] for k in range(len(places))), min(raw, own)]
-                name = f"{target}, {self._task.lead_times[lead]} h ({target.units})"
-                rows.append([name, *map("{:.4g}".format, scores), "raw" if raw < own else " + ".join(shares)])
+                single = {name: weighing.tried[str(k)] for k, name in enumerate(left_out.names)}
+                scores = {"raw, fair": raw} | single | {"auto": min(raw, own)}
+                choices.append({
+                    "forecast": f"{target}, {self._task.lead_times[lead]} h ({target.units})",
+                    "crps": {name: float(f"{crps:.4g}") for name, crps in scores.items()},
+                    "chosen": "raw" if raw < own else " + ".join(shares),
+                })  # fmt: skip
+        self.report = FitReport(choices=choices)
+        rows = [["CRPS in left-out years", *choices[0]["crps"], "auto is"]]
+        rows += [[c["forecast"], *map("{:.4g}".format, c["crps"].values()), c["chosen"]] for c in choices]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         say("\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows))
 
@@ -177,6 +197,32 @@ class Auto(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._set_used()
+
+
+def without_unused(corrector: Corrector) -> Corrector:
+    """Return a fitted corrector with the model `auto` without the parts that have no weight."""
+    auto, spec = cast(Auto, corrector.model), corrector.spec
+    used = auto._used
+    names = {f"parts.{old}": f"parts.{new}" for new, old in enumerate(used)}
+    parts = {auto.names[k]: spec["parts"][auto.names[k]] for k in used}
+
+    def renamed(name: str) -> str | None:
+        model, _, rest = name.partition("parts.")
+        number, dot, rest = rest.partition(".")
+        new = names.get(f"parts.{number}")
+        return name if not number else new and f"{model}{new}{dot}{rest}"
+
+    found = Corrector(
+        corrector.task, corrector.domain, spec | {"parts": parts}, corrector.static, corrector.provenance,
+        corrector.meanings, corrector.envelope,
+    )  # fmt: skip
+    state = {new: tensor for name, tensor in corrector.state_dict().items() if (new := renamed(name))}
+    found.load_state_dict(state | {"model.weights": auto.weights[used]})
+    days = stated_fits(corrector.provenance)
+    found.provenance.pop("fits", None)
+    state_fits(found.provenance, {new: dates for name, dates in days.items() if (new := renamed(name))})
+    found.notes = corrector.notes
+    return found.train(corrector.training)
 
 
 def check_minutes(minutes: object) -> None:
@@ -215,9 +261,8 @@ class DrawnCells:
     def of(cls, passes: Passes, task: Task, domain: Domain) -> DrawnCells:
         """Draw cells in proportion to their area, or take all, and read their samples; all ranks call this together."""
         grid, starts, (H, W) = domain.grid, len(passes.init_time), domain.shape
-        first = next(iter(passes))
-        values = (first.ensemble.shape[1] + 1) * len(task.channels) + len(task.targets)
-        count = min(SAMPLE_BYTES // (4 * values * starts), SAMPLE_CASES // (starts * len(task.targets)))
+        size = starts * _sample_bytes(next(iter(passes)), task)
+        count = min(SAMPLE_BYTES // size, SAMPLE_CASES // (starts * len(task.targets)))
         cells, area = torch.arange(H * W), torch.from_numpy(grid.weights)[:, None].expand(H, W).flatten()
         if (count := max(count, 1)) < H * W:
             cells = torch.multinomial(area, count, generator=torch.Generator().manual_seed(0)).sort().values
@@ -304,6 +349,11 @@ class DrawnCells:
             collect_cases(cases, parts, sample, task, fold, self.area, count, generator)
         joined = [[Cases.joined(of_lead) for of_lead in of_target] for of_target in cases]
         return LeftOut([*forecasts], joined, (raw[0] / raw[1]).tolist())
+
+
+def _sample_bytes(batch: Sample, task: Task) -> int:
+    """Return the bytes of a cell of a sample."""
+    return 4 * ((batch.ensemble.shape[1] + 1) * len(task.channels) + len(task.targets))
 
 
 def _without(samples: Sample, cells: Tensor) -> Sample:

@@ -107,10 +107,12 @@ def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found |= {f"{name}_dates": seen.to_json() for name, seen in dates.items() if seen is not None}
     state_fits(found, joined_fits({f"model.correctors.{k}": provenance for k, provenance in enumerate(given)}))
     dates_of_splits = (f"{name}_dates" for name in SEEN)
-    single = ("fits", "run", "unfitted", "validation_crps", "validation_crps_raw", *dates_of_splits)
+    single = ("fits", "run", "unfitted", "choices", "validation_crps", "validation_crps_raw", *dates_of_splits)
     for key in dict.fromkeys(key for provenance in given for key in provenance if key not in single):
         values = [provenance.get(key) for provenance in given]
         found[key] = values[0] if all(value == values[0] for value in values) else values
+    if choices := [choice for provenance in given for choice in provenance.get("choices", [])]:
+        found["choices"] = choices
     if counts := [provenance["unfitted"] for provenance in given if "unfitted" in provenance]:
         found["unfitted"] = add_unfitted(counts)
     return found

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
@@ -122,23 +124,20 @@ def _best_weights(cases: Cases) -> Tensor:
     The CRPS is convex in the quantile function. This function is linear in the weights for the distributions that
     `models.distribution.average` names, so there is one minimum.
     """
-    logits = torch.zeros(len(cases.parts), dtype=torch.float64, requires_grad=True)
-    with torch.no_grad():
-        scale = cases.mean(cases.scores(logits.softmax(0)))  # so that tolerances do not depend on the units
-    optimizer = torch.optim.LBFGS(
-        [logits], max_iter=50, tolerance_grad=1e-6, tolerance_change=1e-9, line_search_fn="strong_wolfe"
-    )
+    scale = float(cases.mean(cases.scores(torch.full((len(cases.parts),), 1 / len(cases.parts), dtype=torch.float64))))
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        crps = cases.mean(cases.scores(logits.softmax(0))) / scale
-        crps.backward()
-        return crps
-
-    if scale > 0:
+    def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = torch.tensor(values, requires_grad=True)
         with torch.enable_grad():
-            optimizer.step(loss)
-    weights = logits.detach().softmax(0)
+            crps = cases.mean(cases.scores(logits.softmax(0))) / scale  # tolerances do not depend on the units
+        (slope,) = torch.autograd.grad(crps, logits)
+        return float(crps), slope.numpy()
+
+    logits = np.zeros(len(cases.parts))
+    if scale > 0:
+        # Not torch.optim, which imports torch's compiler: 3 s for a fit of milliseconds.
+        logits = minimize(loss, logits, jac=True, method="L-BFGS-B", options={"maxiter": 50, "ftol": 1e-9}).x
+    weights = torch.tensor(logits).softmax(0)
     if not weights.isfinite().all():
         raise InputError("the CRPS has no finite gradient by the weights; leave out weights")
     weights = torch.where(weights < SMALLEST_WEIGHT, 0, weights)

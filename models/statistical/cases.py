@@ -51,6 +51,8 @@ class FitReport:
     """Number of regressions of each target with a penalised fit (`Regression.fit`)."""
     unfitted_of: Counter[str] = field(default_factory=Counter)
     """`unfitted` of each target."""
+    choices: list[dict[str, Any]] = field(default_factory=list)
+    """What an average chose: `forecast` (target and lead time), `crps` of all that was tried, `chosen`."""
 
     def count(
         self, fitted: Tensor, known: Tensor, penalised: Tensor, lead: int, name: str, needed: int, target: str
@@ -220,6 +222,18 @@ def longest_gap(days: Tensor) -> float:
 def covers_year(days: Tensor, harmonics: int = 1) -> bool:
     """Return whether cases on these days of the year (N,) determine an annual cycle with so many harmonics."""
     return longest_gap(days) * max(harmonics, 1) <= LONGEST_GAP
+
+
+def of_one_season(valid: Tensor) -> bool:
+    """Return whether cases (N,) with these valid times, seconds since 1970, are of one part of a single year.
+
+    >>> of_one_season(86400 * torch.arange(90)), of_one_season(86400 * torch.arange(400))
+    (True, False)
+    """
+    if not len(valid):
+        return False
+    one_year = int(valid.max() - valid.min()) < 86400 * 1.5 * YEAR
+    return one_year and not covers_year(day_of_year(valid, torch.zeros_like(valid)))
 
 
 def season_note(task: Task, covered: Sequence[bool]) -> str | None:

@@ -24,7 +24,7 @@ from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble, by_target
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.statistical.cases import Passes, covers_year, lead_index, shared_fit_cells, shared_fit_note
+from models.statistical.cases import Passes, covers_year, lead_index, of_one_season, shared_fit_cells, shared_fit_note
 from models.statistical.cell_model import CellModel, LeadCases, LowerOption, regressions
 from models.statistical.crossfit import fold_index
 from models.statistical.emos_regression import (
@@ -161,7 +161,7 @@ class EMOS(CellModel):
                         prior = prior._replace(coefficients=year, cases=sharing[one.target].year)
                     cases = one.cases
                     # Another lead time has no season.
-                    if prior is not None and len(prior.moments) < self._needed(one.target) // 2:
+                    if prior is not None and prior.moments.shape[-1] < self._needed(one.target) // 2:
                         cases = replace(cases, harmonics=())
                     tables.store(one, rows, cases.fit(self.regressions[one.target], prior=prior))
         coefficients, cells_of = tables.of_folds[0], [tables.known, tables.fitted, tables.penalised]
@@ -259,11 +259,12 @@ class EMOS(CellModel):
                 for chosen, places in subsets:
                     fields = [values[chosen] for values in read.fields]
                     harmonics = [term[chosen].flatten(1) for term in terms] if seasonal else []
+                    one_season = of_one_season(read.valid[kept])
                     whole_year = chosen is kept
                     for t in range(len(self._targets)):
                         mean, std, truth = (values[:, t].flatten(1) for values in fields)
                         lower, weight = self.lower_bound(t, rows, cells), self.cell_area(rows, cells).float()
-                        cases = EMOSCases(mean, std, truth, harmonics, lower, weight)
+                        cases = EMOSCases(mean, std, truth, harmonics, lower, weight, one_season)
                         yield _Regression(table, lead, t, places, whole_year, chosen, cases)
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:

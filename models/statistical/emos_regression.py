@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -23,6 +23,8 @@ STEEPEST_LOCATION, STEEPEST_SCALE = 10.0, {"quadratic": 100.0, "log": 5.0}
 it varies; it is fitted again without this predictor."""
 COARSE_STEPS = 6
 """Newton steps of a fit that starts at the coefficients of a similar one, to compare the two on held-out cases."""
+FIXED = 1e9
+"""Second moment of a predictor whose coefficient cannot move."""
 GREATEST_SPREAD = 4.0
 """With `scale=log`, an std counts at most as this factor times the greatest std of the training cases."""
 
@@ -81,10 +83,10 @@ class SharedPrior(NamedTuple):
 
     coefficients: Tensor
     """(P, K) or (P, 1)"""
-    cases: float
-    """Weight of the prior as a number of cases; infinite: its coefficients are those of the cell."""
+    cases: float | Tensor
+    """Weight of the prior as a number of cases, or (K,); infinite: its coefficients are those of the cell."""
     moments: Tensor
-    """(p, p) second moments of the predictors in units of σ, without the limits of the spread."""
+    """(S, p, p) second moments of the predictors of S sets of cells in units of σ, without the limits of the spread."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,9 @@ class EMOSCases:
     """(K,) lower bound of a bounded family."""
     weight: Tensor | None = None
     """(K,) weight of each cell in the fit of shared and in the choice of partly shared coefficients."""
+    one_season: bool = False
+    """True: the coefficient b of the ensemble mean is that of the prior, because the cases are of one season. Forecasts
+    of another season are far from the mean of the cases, so that a b that is wrong by 0.1 costs more than a degree."""
 
     def fit_cells(self, regression: Regression) -> Tensor:
         """Return the coefficients (P, K) of each cell."""
@@ -148,7 +153,8 @@ class EMOSCases:
     def select(self, cases: Tensor) -> EMOSCases:
         """Return the cases where `cases` (N,) is True."""
         mean, std, truth = (values.expand_as(self.truth)[cases] for values in (self.mean, self.std, self.truth))
-        return EMOSCases(mean, std, truth, [term[cases] for term in self.harmonics], self.lower, self.weight)
+        harmonics = [term[cases] for term in self.harmonics]
+        return replace(self, mean=mean, std=std, truth=truth, harmonics=harmonics)
 
     @classmethod
     def concat(cls, parts: Sequence[EMOSCases]) -> EMOSCases:
@@ -158,33 +164,41 @@ class EMOSCases:
             for name in ("mean", "std", "truth")
         )
         harmonics = [torch.cat(terms) for terms in zip(*(part.harmonics for part in parts), strict=True)]
-        return cls(mean, std, truth, harmonics, parts[0].lower, parts[0].weight)
+        return replace(parts[0], mean=mean, std=std, truth=truth, harmonics=harmonics)
 
     def at(self, cells: Tensor) -> EMOSCases:
         """Return the cases of some cells."""
         mean, std, truth = (values.expand_as(self.truth)[:, cells] for values in (self.mean, self.std, self.truth))
         lower, weight = (None if values is None else values[cells] for values in (self.lower, self.weight))
-        return EMOSCases(mean, std, truth, self.harmonics, lower, weight)
+        return replace(self, mean=mean, std=std, truth=truth, lower=lower, weight=weight)
 
-    def score(self, regression: Regression, coefficients: Tensor) -> float:
-        """Return the summed score of all cases, weighted by cell, for coefficients (P, K) or (P, 1)."""
-        total, (N, K) = 0.0, self.truth.shape
+    def repeated(self, cases: Tensor) -> EMOSCases:
+        """Return S sets of these cells, with the truth only of the cases that are True in a mask (S, N)."""
+        S, (N, K) = len(cases), self.truth.shape
+        mean, std, truth = (values.expand(N, K).repeat(1, S) for values in (self.mean, self.std, self.truth))
+        truth = torch.where(cases.T.repeat_interleave(K, 1), truth, torch.nan)
+        lower, weight = (None if values is None else values.repeat(S) for values in (self.lower, self.weight))
+        return replace(self, mean=mean, std=std, truth=truth, lower=lower, weight=weight)
+
+    def score(self, regression: Regression, coefficients: Tensor) -> Tensor:
+        """Return the summed score (K,) of each cell's cases, times its weight, for coefficients (P, K) or (P, 1)."""
+        found, (N, K) = [], self.truth.shape
         coefficients, area = coefficients.expand(-1, K), torch.ones(K) if self.weight is None else self.weight
         for cells in cell_blocks(K, N, regression.cost):
             mean, std, truth = (values.expand(N, K)[:, cells] for values in (self.mean, self.std, self.truth))
             lower = None if self.lower is None else self.lower[cells]
             truth = truth if lower is None else truth.maximum(lower)
             forecast = predict_emos(regression, coefficients[:, None, cells], mean, std, self.harmonics, lower)
-            total += float((regression.loss(forecast, truth) * area[cells]).nansum())
-        return total
+            found.append((regression.loss(forecast, truth) * area[cells]).nansum(0))
+        return torch.cat(found)
 
-    def moments(self, regression: Regression, coefficients: Tensor) -> Tensor:
-        """Return the `SharedPrior.moments` of these cases around shared coefficients (P, 1)."""
+    def moments(self, regression: Regression, coefficients: Tensor, sets: int = 1) -> Tensor:
+        """Return the `SharedPrior.moments` of these cases around coefficients (P, 1) or (P, K)."""
         centre = coefficients.double()
         block = self._block(slice(None))
         scale = block.scale(centre[-2][:, None] if regression.scale == "log" else None)
         centre = centre[:-2] if regression.scale == "log" else centre
-        return _moments(regression, block, scale, block.size(regression, centre, scale, shared=False))
+        return _moments(regression, block, scale, block.size(regression, centre, scale, shared=False), sets)
 
     def fit(
         self,
@@ -192,8 +206,9 @@ class EMOSCases:
         shared: bool = False,
         prior: SharedPrior | None = None,
         start: Tensor | None = None,
+        sets: int = 1,
     ) -> Fit:
-        """Return the fit of each cell, or of one regression on the cases of all cells.
+        """Return the fit of each cell, or of one regression on the cases of all cells of each of the `sets`.
 
         With a `prior`, every cell has coefficients; `start` are the coefficients of a similar fit, which need not be
         found exactly.
@@ -201,33 +216,37 @@ class EMOSCases:
         Coefficients are NaN if their CRPS on the training cases is greater than the raw ensemble's. This is checked for
         a fit of the CRPS, and for a fit of the likelihood only if it is penalised.
         """
-        K = 1 if shared else self.truth.shape[1]
-        if prior is not None and math.isinf(prior.cases):
+        K = sets if shared else self.truth.shape[1]
+        if prior is not None and isinstance(prior.cases, float) and math.isinf(prior.cases):
             return Fit(prior.coefficients.expand(-1, K), torch.zeros(K, dtype=torch.bool))
         fits = []
-        for cells, block in self._blocks(regression, shared):
+        for cells, block in self._blocks(regression, shared, sets):
             if prior is None:
                 fits.append(_fit_block(regression, block))
             else:
-                own = prior._replace(coefficients=prior.coefficients.expand(-1, K)[:, cells])
+                moments = prior.moments
+                if not shared:
+                    moments = moments.expand(K, -1, -1) if sets == 1 else moments.repeat_interleave(K // sets, 0)
+                    moments = moments[cells]
+                own = prior._replace(coefficients=prior.coefficients.expand(-1, K)[:, cells], moments=moments)
                 begin = None if start is None else start.expand(-1, K)[:, cells]
-                fits.append(_fit_with_prior(regression, block, own, begin, shared))
+                fits.append(_fit_with_prior(regression, block, own, begin, shared, self.one_season))
         return Fit(*(torch.cat(parts, dim=-1) for parts in zip(*fits, strict=True)))
 
-    def _blocks(self, regression: Regression, shared: bool) -> Iterator[tuple[slice, _Block]]:
+    def _blocks(self, regression: Regression, shared: bool, sets: int) -> Iterator[tuple[slice, _Block]]:
         """Yield the cases of some cells at a time."""
         regression.check_lower(self.lower)
         N, K = self.truth.shape
         for cells in [slice(None)] if shared else cell_blocks(K, N, regression.cost):
-            yield cells, self._block(cells, shared)
+            yield cells, self._block(cells, shared, sets)
 
-    def _block(self, cells: slice, shared: bool = False) -> _Block:
-        """Return the cases of some cells, as those of one cell if `shared`."""
+    def _block(self, cells: slice, shared: bool = False, sets: int = 1) -> _Block:
+        """Return the cases of some cells, as those of one cell for each set if `shared`."""
 
         def arrange(values: Tensor) -> Tensor:
-            """Return one row for each cell, or a single one for all."""
+            """Return one row for each cell, or for each set of cells."""
             values = values.to(self.truth.device).expand_as(self.truth)[:, cells]
-            return values.reshape(1, -1) if shared else values.T
+            return values.unflatten(1, (sets, -1)).movedim(1, 0).flatten(1) if shared else values.T
 
         m, s, y = arrange(self.mean), arrange(self.std), arrange(self.truth)
         w = arrange(self.weight if shared and self.weight is not None else torch.ones(()))
@@ -272,31 +291,41 @@ class _Block(NamedTuple):
         return (mean[1] if shared else mean[0].maximum(mean[1] / 100)).sqrt().maximum(tiny)
 
 
-def _moments(regression: Regression, block: _Block, scale: Sequence[Tensor], size: Tensor) -> Tensor:
-    """Return the second moments (P, P) of predictors with the mean zero in each cell, in units of σ."""
+def _moments(regression: Regression, block: _Block, scale: Sequence[Tensor], size: Tensor, sets: int) -> Tensor:
+    """Return the second moments (S, P, P) of predictors with the mean zero in each cell, in units of σ."""
     known = (block.weight > 0).double()
     count = known.sum(1, keepdim=True)
-    cases, cells = count.sum().clamp(min=1), int((count > 0).sum())
+
+    def total(values: Tensor) -> Tensor:
+        return values.expand_as(known).unflatten(0, (sets, -1)).sum((1, 2))
 
     def centred(values: Tensor) -> Tensor:
         values = values.expand_as(known) * known
         return (values - values.sum(1, keepdim=True) / count.clamp(min=1)) * known
 
-    def products(terms: list[Tensor], divisor: Tensor) -> Tensor:
-        return torch.stack([torch.stack([(a * b).sum() for a in terms]) for b in terms]) / divisor
-
-    free, one = (cases - cells).clamp(min=1), torch.ones(1, 1).double()
     _, mean, *harmonics = block.location()
-    location = products([centred(mean) / size, *(centred(term) for term in harmonics)], free)
+    terms = [torch.zeros_like(known), centred(mean) / size, *(centred(term) for term in harmonics)]
     if regression.scale == "log":
-        spread = torch.block_diag(one, products([centred(scale[1])], free))
+        terms += [torch.zeros_like(known), centred(scale[1])]
     else:
-        spread = products([known / 2, known * (scale[1] / size).square() / 2], cases)
-    return torch.block_diag(one, location, spread, *[one] * regression.has_shift)
+        terms += [known / math.sqrt(2), known * (scale[1] / size).square() / math.sqrt(2)]
+    p, q = len(terms) - 2, len(terms) - 1 + regression.has_shift
+    cases = total(known).clamp(min=1)
+    cells = total((count > 0) / known.shape[1])
+    free = (cases - cells).clamp(min=1)
+    found = torch.zeros(sets, q + 1, q + 1).to(known)
+    for part, divisor in ((range(p), free), (range(p, p + 2), free if regression.scale == "log" else cases)):
+        for i in part:
+            for j in part:
+                found[:, i, j] = total(terms[i] * terms[j]) / divisor
+    # A predictor that is constant has no variance, but counts once.
+    for i in (0, *[p] * (regression.scale == "log"), *[q] * regression.has_shift):
+        found[:, i, i] = 1
+    return found
 
 
 def _fit_with_prior(
-    regression: Regression, block: _Block, prior: SharedPrior, start: Tensor | None, shared: bool
+    regression: Regression, block: _Block, prior: SharedPrior, start: Tensor | None, shared: bool, one_season: bool
 ) -> Fit:
     """Return the fit of K cells that are drawn to a prior; cells without cases get its coefficients."""
     log, K = regression.scale == "log", len(block.truth)
@@ -310,20 +339,24 @@ def _fit_with_prior(
         limits = [torch.where(few, theirs[0].minimum(least), least), torch.where(few, theirs[1].maximum(most), most)]
     scale = block.scale(limits[0] if log else None)
     size = block.size(regression, centre, scale, shared)
-    moments = _moments(regression, block, scale, size) if shared else prior.moments
+    moments = _moments(regression, block, scale, size, len(block.truth)) if shared else prior.moments
+    if one_season:
+        moments = moments.clone()
+        moments[:, 1, 1] = FIXED
     # A coefficient of the mean has no unit, those of the constant, the season and of γ² have one.
     units = [size, torch.ones_like(size), *[size] * len(block.harmonics)]
     units += [torch.ones_like(size)] * 2 if log else [size.square(), torch.ones_like(size)]
     unit = torch.cat([*units, *[torch.ones_like(size)] * regression.has_shift], dim=1)
     # The curvature of a good normal forecast's score by μ/σ.
     curvature = size / math.sqrt(math.pi) if regression.score == "crps" else torch.ones_like(size)
-    precision = prior.cases * curvature[..., None] * moments / (unit[:, :, None] * unit[:, None, :])
+    weight = torch.as_tensor(prior.cases, dtype=torch.float64).expand(K)
+    precision = weight[:, None, None] * curvature[..., None] * moments / (unit[:, :, None] * unit[:, None, :])
     begin = centre if start is None else start[: len(centre)]
     fitted = regression.fit(
         block.location(), scale, block.truth, block.weight, block.lower,
         Prior(
             centre, precision, begin,
-            None if shared else prior.cases * curvature[:, 0],
+            None if shared else weight * curvature[:, 0],
             None if shared else size[:, 0].square() / 100,
             None if start is None else COARSE_STEPS,
         ),

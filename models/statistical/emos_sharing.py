@@ -31,11 +31,17 @@ HELD_OUT_LEADS = 4
 """Most lead times that choose the weights of the groups, spread evenly."""
 
 
+FIT_STEPS, CHOICE_STEPS = 10, 150
+"""How often the score of a case is computed in a fit, and in the choice of the weights if the case is held out."""
+
+
 class Sharing(NamedTuple):
     """Weights of the groups, as numbers of cases."""
 
     raw: float = math.inf
     """Of the raw ensemble, for the coefficients of all lead times."""
+    slope: float = math.inf
+    """Of coefficients with the slope of the raw ensemble, for those with another slope (`EMOSCases.one_season`)."""
     leads: float = math.inf
     """Of all lead times, for the coefficients of one."""
     cells: float = math.inf
@@ -44,14 +50,24 @@ class Sharing(NamedTuple):
     """Of the whole year, for the coefficients of a window."""
 
 
+def expected_evaluations(starts: int, cells: int, leads: int) -> int:
+    """Return how often a fit of a target with estimated sharing computes the score of a case, about."""
+    sample = min(leads, HELD_OUT_LEADS) * starts * min(cells, _sample_cells(starts, HELD_OUT_CASES))
+    return FIT_STEPS * starts * cells * leads + CHOICE_STEPS * sample
+
+
+def _sample_cells(starts: int, most: int) -> int:
+    """Return the number of cells with about `most` cases."""
+    return max(SAMPLE_CELLS[0], min(SAMPLE_CELLS[1], most // max(starts, 1)))
+
+
 def thin(leads: Sequence[EMOSCases], most: int = SAMPLE_CASES) -> list[EMOSCases]:
     """Return the cases of all lead times, about `most` each, at cells with a truth, spread evenly.
 
     No lead time has a season if another one has none.
     """
     known = torch.stack([cases.truth.isfinite().any(0) for cases in leads]).any(0).nonzero()[:, 0]
-    fewest, at_most = SAMPLE_CELLS
-    cells = max(fewest, min(at_most, most // max(len(cases.truth) for cases in leads)))
+    cells = _sample_cells(max(len(cases.truth) for cases in leads), most)
     chosen = known[:: max(1, math.ceil(len(known) / cells))]
     found = [cases.at(chosen) for cases in leads]
     seasonal = all(cases.harmonics for cases in leads)
@@ -72,42 +88,48 @@ def estimate_sharing(
     count = min([HELD_OUT_FOLDS, *(len(cases.truth) for cases in leads)])
     if count < 2:
         return Sharing(raw=1)
-    times = [torch.arange(len(cases.truth)) * count // len(cases.truth) for cases in leads]
-    folds = [_Fold.of(leads, times, k) for k in range(count)]
+    folds = [torch.arange(len(cases.truth)) * count // len(cases.truth) for cases in leads]
+    data = [_HeldOut.of(cases, fold, count) for cases, fold in zip(leads, folds, strict=True)]
 
-    def of_all(fold: _Fold, centres: list[Tensor], weight: float, start: list[Tensor]) -> list[Tensor]:
-        return [_shared(regression, fold.kept, centres[0], weight, start[0])] * len(leads)
+    def of_all(centres: Tables, weight: float, start: Tables) -> Tables:
+        return [_shared(regression, [one.kept for one in data], centres[0], weight, start[0], count)] * len(data)
 
-    def of_leads(fold: _Fold, centres: list[Tensor], weight: float, start: list[Tensor]) -> list[Tensor]:
-        parts = zip(fold.kept, centres, start, strict=True)
-        return [_shared(regression, [cases], centre, weight, begin) for cases, centre, begin in parts]
+    def of_slope(centres: Tables, weight: float, start: Tables) -> Tables:
+        kept = [replace(one.kept, one_season=False) for one in data]
+        return [_shared(regression, kept, centres[0], weight, start[0], count)] * len(data)
 
-    def of_cells(fold: _Fold, centres: list[Tensor], weight: float, start: list[Tensor]) -> list[Tensor]:
-        parts = zip(fold.kept, centres, start, strict=True)
-        return [_of_cells(regression, cases, centre, weight, begin)[1] for cases, centre, begin in parts]
+    def of_leads(centres: Tables, weight: float, start: Tables) -> Tables:
+        parts = zip(data, centres, start, strict=True)
+        return [_shared(regression, [one.kept], centre, weight, begin, count) for one, centre, begin in parts]
 
-    def of_windows(fold: _Fold, centres: list[Tensor], weight: float, start: list[Tensor]) -> list[Tensor]:
-        parts = zip(fold.kept, centres, start, strict=True)
-        return [_drawn(regression, cases, centre, weight, begin) for cases, centre, begin in parts]
+    def of_cells(centres: Tables, weight: float, start: Tables) -> Tables:
+        parts = zip(data, centres, start, strict=True)
+        return [_of_cells(regression, one.kept, centre, weight, begin, count)[1] for one, centre, begin in parts]
 
-    raw, found = _choose(regression, folds, [[_raw(regression, fold.kept)] * len(leads) for fold in folds], of_all)
-    own = cells = year = math.inf
+    def of_windows(centres: Tables, weight: float, start: Tables) -> Tables:
+        parts = zip(data, centres, start, strict=True)
+        return [_drawn(regression, one.kept, centre, weight, begin, count) for one, centre, begin in parts]
+
+    found = [_raw(regression, [one.kept for one in data], count)] * len(data)
+    raw, found = _choose(regression, data, found, of_all, always=leads[0].one_season)
+    slope = own = cells = year = math.inf
+    if leads[0].one_season and leads[0].truth.shape[1] >= SAMPLE_CELLS[0]:
+        slope, found = _choose(regression, data, found, of_slope, always=True)
     if len(leads) > 1:
-        own, found = _choose(regression, folds, found, of_leads)
+        own, found = _choose(regression, data, found, of_leads)
     if leads[0].truth.shape[1] > 1:
-        cells, found = _choose(regression, folds, found, of_cells)
+        cells, found = _choose(regression, data, found, of_cells)
     if any(windows):
         parts = [(lead, chosen) for lead, own_windows in enumerate(windows) for chosen in own_windows]
-        cases = [leads[lead].select(chosen) for lead, chosen in parts]
-        times = [times[lead][chosen] for lead, chosen in parts]
-        folds = [_Fold.of(cases, times, k) for k in range(count)]
-        year, _ = _choose(regression, folds, [[table[lead] for lead, _ in parts] for table in found], of_windows)
-    return Sharing(raw, own, cells, year)
+        data = [_HeldOut.of(leads[lead].select(chosen), folds[lead][chosen], count) for lead, chosen in parts]
+        year, _ = _choose(regression, data, [found[lead] for lead, _ in parts], of_windows)
+    return Sharing(raw, slope, own, cells, year)
 
 
 def fit_shared(regression: Regression, leads: Sequence[EMOSCases], sharing: Sharing) -> list[SharedPrior]:
     """Return what the cells are drawn to at each lead time."""
     of_all = _shared(regression, leads, _raw(regression, leads), sharing.raw)
+    of_all = _shared(regression, [replace(cases, one_season=False) for cases in leads], of_all, sharing.slope)
     found = []
     for cases in leads:
         own = of_all if len(leads) == 1 else _shared(regression, [cases], of_all, sharing.leads)
@@ -131,95 +153,114 @@ def sharing_note(target: str, sharing: Sharing, known: Tensor) -> str | None:
     return f"{target}: {few} of {of} regressions of EMOS, with {own} cases each, {what}" if few else None
 
 
-class _Fold(NamedTuple):
-    """The cases of each lead time, or of each window, without and in a stretch of time."""
+Tables = list[Tensor]
+"""Coefficients (P, F) or (P, F·K) of the folds, for each lead time."""
 
-    kept: list[EMOSCases]
-    out: list[EMOSCases]
+
+class _HeldOut(NamedTuple):
+    """F sets of the cells of a lead time, or of a window: without a stretch of time, and in it."""
+
+    kept: EMOSCases
+    out: EMOSCases
+    folds: int
 
     @classmethod
-    def of(cls, cases: Sequence[EMOSCases], times: Sequence[Tensor], k: int) -> _Fold:
-        """Return fold `k`, where `times` say the fold (N,) of each case."""
-        parts = list(zip(cases, times, strict=True))
-        return cls([one.select(fold != k) for one, fold in parts], [one.select(fold == k) for one, fold in parts])
+    def of(cls, cases: EMOSCases, fold: Tensor, count: int) -> _HeldOut:
+        """Return the sets; `fold` (N,) is the stretch of each case."""
+        out = fold == torch.arange(count)[:, None]
+        return cls(cases.repeated(~out), cases.repeated(out), count)
 
-
-_Tables = list[list[Tensor]]
-"""Coefficients (P, K) or (P, 1) of each fold and lead time."""
+    def scores(self, regression: Regression, table: Tensor) -> Tensor:
+        """Return the summed score (F,) in each stretch of time."""
+        return self.out.score(regression, _spread_out(table, self.out)).unflatten(0, (self.folds, -1)).sum(1)
 
 
 def _choose(
-    regression: Regression, folds: Sequence[_Fold], centres: _Tables,
-    fit: Callable[[_Fold, list[Tensor], float, list[Tensor]], list[Tensor]],
-) -> tuple[float, _Tables]:  # fmt: skip
+    regression: Regression,
+    data: Sequence[_HeldOut],
+    centres: Tables,
+    fit: Callable[[Tables, float, Tables], Tables],
+    always: bool = False,
+) -> tuple[float, Tables]:
     """Return the weight of the `centres` with the lowest score of held-out cases, and the coefficients with it.
 
-    Smaller and smaller weights are tried until two in succession are worse than the best one.
+    Smaller and smaller weights are tried until two in succession are worse than the best one. With `always`, a weight
+    must be better than the centres in each stretch of time.
     """
 
-    def score(tables: _Tables) -> float:
-        return sum(
-            cases.score(regression, coefficients)
-            for fold, table in zip(folds, tables, strict=True)
-            for cases, coefficients in zip(fold.out, table, strict=True)
-        )
+    def scores(tables: Tables) -> Tensor:
+        found = [one.scores(regression, table) for one, table in zip(data, tables, strict=True)]
+        return torch.stack(found).sum(0)
 
-    best, lowest, chosen, found, worse = math.inf, score(centres), centres, centres, 0
+    theirs = scores(centres)
+    best, lowest, chosen, found, worse = math.inf, float(theirs.sum()), centres, centres, 0
     for weight in CASES:
-        parts = zip(folds, centres, found, strict=True)
-        found = [fit(fold, centre, weight, start) for fold, centre, start in parts]
-        if (total := score(found)) < lowest:
+        found = fit(centres, weight, found)
+        own = scores(found)
+        if (total := float(own.sum())) < lowest and (not always or bool((own < theirs).all())):
             best, lowest, chosen, worse = weight, total, found, 0
         elif (worse := worse + 1) == 2:
             break
     return best, chosen
 
 
+def _spread_out(table: Tensor, cases: EMOSCases) -> Tensor:
+    """Return the coefficients (P, F·K) of all cells of each set from those (P, F) of the sets."""
+    return table.repeat_interleave(cases.truth.shape[1] // table.shape[1], 1)
+
+
 def _of_cells(
-    regression: Regression, cases: EMOSCases, centre: Tensor, weight: float, start: Tensor | None = None
+    regression: Regression, cases: EMOSCases, centre: Tensor, weight: float, start: Tensor | None = None, sets: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Return the centre (P, 1) with the mean spread of the cells, and the coefficients (P, K) drawn to it.
+    """Return the centre (P, S) with the mean spread of the cells, and the coefficients (P, S·K) drawn to it.
 
     The errors of shared coefficients contain the different biases of the cells, so that their spread is too large for
     a cell with its own bias.
     """
-    found = _drawn(regression, cases, centre, weight, start)
+    found = _drawn(regression, cases, centre, weight, start, sets)
     spread = slice(2 + len(cases.harmonics), 4 + len(cases.harmonics) + regression.has_shift)
-    centre = centre.clone()
-    if regression.scale == "quadratic":
-        centre[spread] = found[spread].square().mean(1, keepdim=True).sqrt()
-    else:
-        centre[spread] = found[spread].mean(1, keepdim=True)
-    return centre, found if start is None else _drawn(regression, cases, centre, weight, found)
+    centre, theirs = centre.clone(), found[spread].unflatten(1, (sets, -1))
+    centre[spread] = theirs.square().mean(2).sqrt() if regression.scale == "quadratic" else theirs.mean(2)
+    return centre, found if start is None else _drawn(regression, cases, centre, weight, found, sets)
 
 
 def _drawn(
-    regression: Regression, cases: EMOSCases, centre: Tensor, weight: float, start: Tensor | None = None
+    regression: Regression, cases: EMOSCases, centre: Tensor, weight: float, start: Tensor | None = None, sets: int = 1
 ) -> Tensor:
-    """Return the coefficients (P, K) of each cell, drawn to `centre`, which a window without cases keeps."""
-    if not cases.truth.isfinite().any():
-        return centre.double().expand(-1, cases.truth.shape[1])
-    prior = SharedPrior(centre, weight, cases.moments(regression, centre))
-    return cases.fit(regression, prior=prior, start=start).coefficients
+    """Return the coefficients (P, S·K) of each cell, drawn to `centre`, which a window without cases keeps."""
+    centre = _spread_out(centre.double(), cases)
+    prior = SharedPrior(centre, weight, cases.moments(regression, centre, sets))
+    start = None if start is None else _spread_out(start, cases)
+    return cases.fit(regression, prior=prior, start=start, sets=sets).coefficients
 
 
-def _raw(regression: Regression, leads: Sequence[EMOSCases]) -> Tensor:
-    """Return the coefficients (P, 1) of the raw ensemble, with the limits of the spread of these cases."""
-    raw = raw_coefficients(regression, bool(leads[0].harmonics)).double()
+def _raw(regression: Regression, leads: Sequence[EMOSCases], sets: int = 1) -> Tensor:
+    """Return the coefficients (P, S) of the raw ensemble, with the limits of the spread of these cases."""
+    raw = raw_coefficients(regression, bool(leads[0].harmonics)).double()[:, None].repeat(1, sets)
     if regression.scale == "log":
-        stds = torch.cat([cases.std.flatten() for cases in leads])
-        stds = stds[stds > 0]
-        raw[-2:] = torch.stack([stds.min(), GREATEST_SPREAD * stds.max()]) if len(stds) else torch.ones(2)
-    return raw[:, None]
+        stds = [torch.where(cases.truth.isfinite(), cases.std, torch.nan) for cases in leads]
+        std = torch.cat([values.unflatten(1, (sets, -1)).movedim(1, 0).flatten(1) for values in stds], 1)
+        least = torch.where(std > 0, std, torch.inf).amin(1)
+        most = torch.where(std > 0, std, -torch.inf).amax(1)
+        known = least.isfinite()
+        raw[-2:] = torch.where(known, torch.stack([least, GREATEST_SPREAD * most]), 1)
+    return raw
 
 
 def _shared(
-    regression: Regression, leads: Sequence[EMOSCases], centre: Tensor, weight: float, start: Tensor | None = None
+    regression: Regression,
+    leads: Sequence[EMOSCases],
+    centre: Tensor,
+    weight: float,
+    start: Tensor | None = None,
+    sets: int = 1,
 ) -> Tensor:
-    """Return one set of coefficients (P, 1) for all cases, drawn to `centre` with the weight of so many starts."""
+    """Return one set of coefficients (P, S) for all cases, drawn to `centre` with the weight of so many starts."""
     if math.isinf(weight):
         return centre
     together = EMOSCases.concat(leads)
-    cells = float(together.truth.isfinite().sum()) / len(together.truth)
+    known = together.truth.isfinite().unflatten(1, (sets, -1)).sum((0, 2))
+    starts = together.truth.isfinite().unflatten(1, (sets, -1)).any(2).sum(0)
+    cells = known.double() / starts.clamp(min=1)
     prior = SharedPrior(centre, weight * cells, torch.empty(0))
-    return together.fit(regression, shared=True, prior=prior, start=start).coefficients
+    return together.fit(regression, shared=True, prior=prior, start=start, sets=sets).coefficients

@@ -80,11 +80,12 @@ def test_emos_is_fitted_once_for_the_same_data_and_dates(archive, scores_of, cap
 
 
 def test_a_fit_that_takes_too_long_is_left_out(scores_of, monkeypatch, capsys):
-    monkeypatch.setattr(reference_emos, "SECONDS_PER_CASE", 1.0)
+    monkeypatch.setattr(reference_emos, "SECONDS_PER_EVALUATION", 1.0)
     scores = scores_of("run", "emos_minutes=20")
     assert list(scores["models"]) == ["raw", "climatology"]
     (warning,) = scores["warnings"]
-    assert f"its fit would take about {20 * 7 * 12 / 60:.0f} minutes, and emos_minutes=20; train it with" in warning
+    minutes = 20 * 7 * 12 * 160 / 60
+    assert f"its fit would take about {minutes:.0f} minutes, and emos_minutes=20; train it with" in warning
     assert f"warning: {warning}" in capsys.readouterr().out
 
 
@@ -125,9 +126,8 @@ def test_slow_first_reads_do_not_count_in_the_time_of_a_fit(archive, monkeypatch
         clock[0] += 30.0 if len(reads) in (1, 4) else 0.001
 
     monkeypatch.setattr(ForecastDataset, "__getitem__", read)
-    cases = len(data) * data.rows.stop * data.columns.stop
-    expected = 2 * len(data) * 0.001 + reference_emos.SECONDS_PER_CASE * cases
-    assert reference_emos.estimated_seconds(data) == pytest.approx(expected)
+    monkeypatch.setattr(reference_emos, "SECONDS_PER_EVALUATION", 0.0)
+    assert reference_emos.estimated_seconds(data) == pytest.approx(2 * len(data) * 0.001)
 
 
 def test_persistence_is_a_normal_distribution_around_the_analysis_at_the_start(archive, scores_of):

@@ -13,7 +13,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.averages.auto import CANDIDATES, Auto, Candidate
+from models.averages.auto import CANDIDATES, Auto, Candidate, without_unused
 from models.corrector import Corrector
 from models.distribution import Ensemble, Patched
 
@@ -110,22 +110,22 @@ def test_a_forecast_without_information_becomes_climatology(fitted):
     assert found.where.all()
 
 
-def test_weights_and_choices_are_in_the_file(fitted, tmp_path):
-    fitted.save(tmp_path / "auto")
+def test_the_file_has_weights_choices_and_only_the_parts_with_a_weight(fitted, tmp_path):
+    without_unused(fitted).save(tmp_path / "auto")
     again = Corrector.load(tmp_path / "auto")
     sample = next(batches(World({24: perfect, 48: biased, 72: blind}, count=6), 6))
     with torch.no_grad():
         one, other = fitted(sample), again(sample)
     assert torch.equal(one.mean, other.mean)
     assert torch.equal(one.where, other.where)
-
-
-def test_the_table_says_what_won(capsys):
-    world = World({24: biased}, count=120)
-    Corrector(world.task, GRID, SPEC, world.static).fit(world)
-    header, row = (line for line in capsys.readouterr().out.splitlines() if line.startswith(("CRPS", "2t")))
-    assert header.split()[:4] == ["CRPS", "in", "left-out", "years"]
-    assert row.endswith(" emos")
+    kept = [name for name, weights in zip(fitted.model.names, fitted.model.weights, strict=True) if weights.any()]
+    assert [*again.spec["parts"]] == kept
+    assert len(kept) < len(fitted.model.names)
+    first, second, third = again.provenance["choices"]
+    assert first["chosen"] == "raw"
+    assert second["chosen"].endswith("emos")
+    assert third["crps"]["auto"] == min(third["crps"].values())
+    assert f"{second['forecast']}: {second['chosen']} (CRPS in left-out years: raw, fair " in repr(again)
 
 
 def test_a_part_without_enough_cases_is_left_out_and_named(capsys, monkeypatch):
