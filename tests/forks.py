@@ -31,8 +31,8 @@ import reach
 
 ROOT = Path(__file__).parents[1]
 PRELOAD = (
-    "torch.distributed.fsdp", "torch.utils.tensorboard", "matplotlib.pyplot", "cfgrib", "pytest", "hypothesis",
-    "warm_kernels",
+    "torch.distributed.fsdp", "torch.utils.tensorboard", "pytorch_lightning", "matplotlib.pyplot", "cfgrib", "pytest",
+    "hypothesis", "warm_kernels",
 )  # fmt: skip
 VERBS = (
     "training.train",
