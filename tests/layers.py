@@ -21,8 +21,8 @@ GRIDS = {
     "odd columns": Grid(tuple(90 - 10.0 * k for k in range(19)), tuple(k * 360 / 27 for k in range(27))),
 }
 """Rows at both poles, rows beside the poles, no poles, and columns whose opposite lies between two others."""
-MESHES = [(3, 1), (1, 3), (2, 2)]
-"""Bands and sectors: a band without a pole, tiles whose opposites beyond a pole are two others, and corners."""
+MESHES = [(3, 1), (2, 2)]
+"""Bands and sectors: a band without a pole; corners, and tiles whose opposites beyond a pole are others."""
 
 
 class Net(nn.Module):

@@ -17,6 +17,9 @@ SPECS["auto"] |= {"minutes": 0, "folds": 2}  # without boosted EMOS, which is te
 SPECS["boosted_emos"] |= {"max_steps": 10, "folds": 2}  # more steps and folds only take longer
 SPECS["poet"] |= {"widths": [4, 8, 12], "heads": 3}  # the published widths need larger grids and more time
 
+QUICK = SPECS | {"emos": SPECS["emos"] | {"shared": False}}
+"""With EMOS of each cell: to estimate what cells share takes many times as long, and has tests of its own."""
+
 EXTERNAL = specs_of(HERE / "external" / "weathernets" / "conf")
 """Models of a package that is installed for tests: its folder is on the path (pyproject.toml)."""
 EXTERNAL["vit"] |= {"patch": [1, 4]}  # divides the grids of test_contract.py

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from specs import SPECS as SHIPPED
+from specs import QUICK
 from tested_device import accelerator
 from torch.utils.data import Dataset
 
@@ -21,7 +21,7 @@ from training.step.correction_module import CorrectionModule
 from training.step.training_data import open_training_data
 
 NET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
-SPECS = SHIPPED | {"deep": NET | {"depth": 3}, "routed": NET | {"mixture": {"routing_quantile": 0.3}}}
+SPECS = QUICK | {"routed": NET | {"mixture": {"routing_quantile": 0.3}}}
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(13, 20)
 

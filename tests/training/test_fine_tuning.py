@@ -187,7 +187,10 @@ def test_every_rank_takes_the_same_weights(tmp_path):
 # By the command.
 
 FIRST = "../a/runs/first/corrector.safetensors"
-TRAIN = ("train", *OPTIONS, "path=.", "model=unet", "model.width=2", "model.depth=1", "trainer.epochs=1")  # fmt: skip
+TRAIN = (
+    "train", *OPTIONS, "path=.", "model=unet", "model.width=2", "model.depth=1", "trainer.epochs=1",
+    "trainer.emos_minutes=0",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

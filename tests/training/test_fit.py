@@ -39,7 +39,7 @@ TRUTH = xr.Dataset(
     {"time": STARTS + np.timedelta64(24, "h"), **SPACE},
 )
 TASK = Task("toy", ["2t"], ["2t"], [24])
-EMOS = {"model": "emos", "seasonal": False}
+EMOS = {"model": "emos", "seasonal": False, "shared": False}
 
 
 def fitted(model=EMOS, ensemble=ENSEMBLE, truth=TRUTH, **options):
@@ -140,9 +140,8 @@ def test_stations_are_cells_of_a_grid_without_neighbours():
         places = {name: ("point", points[name].values) for name in ("latitude", "longitude")}
         return points.assign_coords(places | {"station": ("point", [f"s{k}" for k in range(points.sizes["point"])])})
 
-    alone = EMOS | {"shared": False}
-    stations, expected = as_points(ENSEMBLE), fitted(alone).correct(ENSEMBLE)["2t"].values
-    corrector = fitted(alone, stations, as_points(TRUTH))
+    stations, expected = as_points(ENSEMBLE), fitted().correct(ENSEMBLE)["2t"].values
+    corrector = fitted(EMOS, stations, as_points(TRUTH))
     found = corrector.correct(stations)
     assert found["2t"].dims == stations["2t"].dims
     np.testing.assert_allclose(found["2t"].values.reshape(expected.shape), expected, rtol=1e-6)

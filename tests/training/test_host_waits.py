@@ -40,12 +40,14 @@ MORE = {
     "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},
     "embedded": SPECS["transformer"] | {"cell_embedding": 2, "attention_window": 3},
     "routed": SPECS["unet"] | {"mixture": {"gate": "computed", "routing_quantile": 0.3}},
-    "on emos": SPECS["mlp"] | {"baseline": {"seasonal": True}},
+    "on emos": SPECS["mlp"] | {"baseline": {"shared": False}},
     "members": SPECS["transformer"] | {"head": "members"},
     "chosen": SPECS["unet"] | {"mixture": {"gate": "latent"}},
     "rough": SPECS["deep_weather"] | {"smoothness_penalty": 0.5},
     "dropout": NET,
 }
+LIKE = ("smoe_unet", "transformer", "transformer_independent", "unet")
+"""Networks whose layers are those of others, here with more options."""
 LOSSES = {
     "squared error": ("mlp", SquaredError()), "mean and spread": ("mlp", SeparateMeanAndSpread()),
     "energy": ("members", EnergyScore()), "fair": ("members", CRPS(fair=0.95)),
@@ -129,7 +131,7 @@ def steps_on_standin(rank, toy):
     trained = [
         name
         for name, spec in specs.items()
-        if any(weight.requires_grad for weight in build_model(spec, TASK, GRID).parameters())
+        if name not in LIKE and any(weight.requires_grad for weight in build_model(spec, TASK, GRID).parameters())
     ]
     cases = {name: (name, CRPS()) for name in trained} | LOSSES
     for name, (spec, loss) in cases.items():

@@ -16,6 +16,7 @@ from training.initial_state import hash_corrector_files, load_initial_weights
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
 TRAIN = (
     "train", *OPTIONS, "path=.", "model=deep_weather", "model.bias_depth=0", "model.bias_width=2", "trainer.epochs=1",
+    "trainer.emos_minutes=0",
 )  # fmt: skip
 BIAS, SIGMA = ("model.trained_networks=bias", "loss=squared_error"), ("model.trained_networks=uncertainty", "loss=crps")
 FIRST = "runs/first/corrector.safetensors"

@@ -87,24 +87,6 @@ def test_the_gaussian_crps_uses_mean_and_unbiased_spread():
     assert GaussianCRPS()(normal, batch, made).equal(CRPS()(normal, batch, made))
 
 
-def test_the_gaussian_crps_allows_equal_members():
-    batch, made = normalised_sample(ONE)
-    members = torch.ones(3, 2, 1, 4, 6, dtype=torch.float64, requires_grad=True)
-    GaussianCRPS()(Ensemble(members), batch, made).sum().backward()
-    assert torch.isfinite(members.grad).all()
-
-
-def test_the_energy_score_equals_scoringrules():
-    batch, made = normalised_sample(TWO)
-    members = draw(2, 7, 2, 2, 4, 6)
-    found = EnergyScore()(Ensemble(members), batch, made)
-    expected = scoringrules.es_ensemble(
-        batch.target.movedim(1, -1).numpy(), members.permute(1, 3, 4, 0, 2).numpy(), estimator="nrg"
-    )
-    assert found.shape == (2, 1, 4, 6)
-    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-12)
-
-
 def test_a_cell_with_one_missing_target_has_no_weight():
     batch, made = normalised_sample(TWO)
     truth = batch.target.clone()

@@ -1,12 +1,12 @@
 """A run folder belongs to one run: options that make another run, and options that do not."""
 
 import subprocess
-import sys
 import threading
 from contextlib import nullcontext
 
 import pytest
 from conftest import ROOT
+from forks import Program
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from training.run.run_folder import FolderLock, claim, resumable
@@ -116,9 +116,8 @@ with FolderLock(Path(sys.argv[1])) as lock:
 def holder(tmp_path):
     """Another process that trains in the folder."""
     claim(tmp_path, OPTIONS, "data 1")
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, tmp_path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    (program := tmp_path / "holder.py").write_text(HOLDER)
+    process = Program([program, tmp_path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "locked\n"
     yield process
     process.kill()
@@ -144,7 +143,7 @@ def test_the_folder_is_free_when_the_other_process_has_ended(tmp_path, holder, k
         holder.kill()
         holder.wait()
     else:
-        threading.Timer(0.5, lambda: holder.communicate("end\n")).start()
+        threading.Timer(0.5, holder.stdin.close).start()
     with FolderLock(tmp_path) as lock:
         lock.take()
     assert not any(path.exists() for path in unfinished)

@@ -18,7 +18,7 @@ from training.run.trainer_options import TrainerOptions
 from training.validation_references import SHOWN_LEADS, ReferenceInUnits, compare_lead_times, fitted_references
 
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}
-EMOS = {"_target_": "models.statistical.emos.EMOS"}
+EMOS = {"_target_": "models.statistical.emos.EMOS", "shared": False}
 
 
 def batch_of(members, starts, lead, corrector):

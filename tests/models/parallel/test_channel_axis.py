@@ -35,8 +35,8 @@ GRIDS = {
     "half shifted": Grid(tuple(82.5 - 15.0 * k for k in range(12)), tuple(15.0 * k for k in range(24))),
     "area": Grid(tuple(60.0 - 2.5 * k for k in range(13)), tuple(2.5 * k - 10 for k in range(16))),
 }
-MESHES = [(1, 1, 1, 3), (1, 2, 1, 2), (1, 1, 2, 2)]
-"""Data, bands, sectors, channels: the channel axis alone, and with each of the spatial axes."""
+MESHES = [(1, 1, 1, 2), (1, 2, 1, 2)]
+"""Data, bands, sectors, channels: the channel axis alone, and with bands. `networks_on_rank` adds sectors."""
 NETWORKS = ["unet", "smoe_unet", "transformer", "transformer_independent", "transformer of windows"]
 """Models whose convolutions the channel axis divides."""
 PAIRS = {
