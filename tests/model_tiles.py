@@ -4,8 +4,8 @@ One process computes the results on the whole globe and saves them; each rank of
 """
 
 import torch
+from specs import QUICK, VARIANTS
 from specs import SPECS as SHIPPED
-from specs import TWO_PATHS
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
@@ -17,12 +17,13 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 from models.protocol import claims
 
-SPECS = SHIPPED | {
-    "emos of one set": SHIPPED["emos"] | {"shared": True},
-    "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window_days": 120},
+SPECS = QUICK | {
+    "emos that shares": SHIPPED["emos"],
+    "emos of one set": QUICK["emos"] | {"shared": True},
+    "emos of windows": QUICK["emos"] | {"seasonal": False, "window_days": 120},
     "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent"}},
-    **TWO_PATHS,
-    "mlp from emos": SHIPPED["mlp"] | {"baseline": {}},
+    **VARIANTS,
+    "mlp from emos": SHIPPED["mlp"] | {"baseline": {"shared": False}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
 }
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
@@ -34,9 +35,7 @@ NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 FITTED = ["mlp", "mlp from emos", *(name for name in SPECS if name not in NETWORKS)]
 """Models that are fitted on tiles. All networks fit the error maps of `mlp`, so that the others get a fitted state."""
 CASES = dict.fromkeys(SPECS, ODD)
-SPECS["emos of each cell"] = SHIPPED["emos"] | {"shared": False}
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
-FITTED.append("emos of each cell")
 CASES |= {name: SMALL for name in SPECS if name not in CASES}
 SPECS["transformer of windows"] = SHIPPED["transformer"] | {"attention_window": 2}
 FIELDS = ("ensemble", "mask", "static", "target")

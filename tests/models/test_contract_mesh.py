@@ -2,6 +2,7 @@
 
 from model_tiles import BUILT, CASES, FITTED, SPECS, differences, save_expected_results
 from ranks import run_on_ranks
+from specs import quick_auto
 
 from models.parallel.mesh import arrange_mesh
 
@@ -12,16 +13,18 @@ def test_every_model_of_this_project_claims_tiles():
 
 
 def on_tiles(rank, path, toy):
-    return differences(arrange_mesh(1, 2, 2), path, toy, CASES, FITTED)
+    with quick_auto():
+        return differences(arrange_mesh(1, 2, 2), path, toy, CASES, FITTED)
 
 
 def test_tiles_give_the_results_of_the_whole_grid(tmp_path, toy):
-    """A model only combines layers, and `parallel/test_mesh.py` tests every layer on three meshes.
+    """A model only combines layers, and `parallel/test_mesh.py` tests every layer on two meshes.
 
     Tiles of 2 x 2 show what a model takes from the rows and from the columns of the whole grid, in half of the time
     that bands and sectors take one after the other.
     """
-    path = save_expected_results(tmp_path / "tensors.pt", toy, CASES)
+    with quick_auto():
+        path = save_expected_results(tmp_path / "tensors.pt", toy, CASES)
     for found in run_on_ranks(4, on_tiles, path, toy):
         for name, (fit, results) in found.items():
             assert fit < 1e-9, name

@@ -22,10 +22,9 @@ from models.normalizer import SMALLEST_POWER
 
 GRID = Grid.regular(5, 6)
 BOTH = Task("both", ["2t", "tp"], ["2t", "tp"], [24, 48])
-EMOS = {"_target_": "models.statistical.emos.EMOS"}
+EMOS = {"_target_": "models.statistical.emos.EMOS", "shared": False}
 SPECS = {
     "emos": EMOS,
-    "emos of single cells": EMOS | {"shared": False},
     "monthly emos": EMOS | {"window_days": 90, "seasonal": False},
     "boosted_emos": {"_target_": "models.statistical.boosted_emos.BoostedEMOS", "max_steps": 5, "folds": 2},
     "mlp": {"_target_": "models.networks.mlp.MLP", "width": 8},
@@ -106,7 +105,7 @@ def test_the_laws_in_one_line():
     assert describe_laws({"_target_": "models.statistical.raw.Raw"}, BOTH) == ""
 
 
-@pytest.mark.parametrize("name", ["emos", "emos of single cells", "monthly emos", "boosted_emos"])
+@pytest.mark.parametrize("name", ["emos", "monthly emos", "boosted_emos"])
 def test_targets_of_different_laws_are_corrected_as_if_they_were_alone(name, toy):
     data = toy(BOTH, GRID, 160)
     spec = SPECS[name] | ({"max_steps": 1} if name == "boosted_emos" else {})

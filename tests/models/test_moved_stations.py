@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from specs import SPECS
+from specs import QUICK as SPECS
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches

@@ -1,7 +1,5 @@
 """Names and sizes of tensors are compared before memory is allocated."""
 
-import resource
-
 import pytest
 import torch
 from safetensors import safe_open
@@ -36,22 +34,6 @@ def saved(toy, tmp_path):
     return save
 
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-@pytest.mark.parametrize(
-    "change", [('"width": 5', '"width": 10000, "depth": 3'), ('"width": 5', '"width": 10000000000')]
-)
-def test_a_file_with_too_few_tensors_is_refused_before_memory_is_allocated(saved, change):
-    path, before = saved(*change), peak()
-    with pytest.raises(
-        InputError, match=r"corrector.safetensors holds a model MLP of another version|more numbers than"
-    ):
-        Corrector.load(path)
-    assert peak() - before < 200_000, "kB; the tensors of the first model would take 800,000 kB"
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -78,14 +60,6 @@ def test_a_constructor_that_reads_values_has_no_outline():
     """Many image networks read their `drop path` rates from a tensor."""
     assert outline(lambda: nn.Linear(int(torch.linspace(0, 3, 4)[-1].item()), 2)) is None
     assert outline(lambda: nn.Linear(3, 2)).weight.shape == (2, 3)
-
-
-def test_input_errors_of_the_constructor_are_raised():
-    def refuse():
-        raise InputError("no such width")
-
-    with pytest.raises(InputError, match="no such width"):
-        outline(refuse)
 
 
 def test_training_takes_four_times_the_weights(monkeypatch):

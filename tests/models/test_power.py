@@ -14,7 +14,7 @@ from training.optimization.loss import CRPS, ThresholdWeightedCRPS
 
 GRID = Grid.regular(5, 6)
 RAIN = Task("rain", ["tp", "2t"], ["tp"], [24])
-EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "scale": "log"}
+EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": False, "scale": "log"}
 SPECS = {
     "emos": EMOS,
     "boosted_emos": {

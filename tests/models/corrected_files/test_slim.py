@@ -21,7 +21,7 @@ from models.engines.onnx_export import export
 
 ROOT = Path(__file__).parents[3]
 GRID = Grid.regular(19, 36)
-EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
+EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": False}
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1}
 TASK = Task("toy", ["2t"], ["2t"], [24, 48])
 SLIM = """

@@ -179,14 +179,6 @@ def test_a_lazy_correction_can_be_sent_to_another_process():
     xr.testing.assert_identical(copied.compute(), quietly(warmer(), DATASET).isel(init_time=[2]))
 
 
-def test_missing_values_are_counted_and_stay():
-    gone = DATASET.copy(deep=True)
-    gone["2t"][2, 1, 0, 1, :3] = np.nan
-    with pytest.warns(UserWarning, match="2t: 3 cells of 1 forecast lack the value of some member"):
-        found = warmer().correct(gone)
-    np.testing.assert_array_equal(found["2t"][2, 1, :, 1, :3], gone["2t"][2, 1, :, 1, :3])
-
-
 @pytest.mark.parametrize("count", [1, 3, 9])
 @pytest.mark.parametrize("read", [1, 4])
 def test_any_number_of_members_is_made_of_any_number(count, read):
@@ -250,17 +242,6 @@ def test_raw_members_are_not_more_than_they_are():
         quietly(corrector, DATASET, on_problem="raw", member_count=9)
 
 
-def test_copies_of_members_are_refused_or_left_as_they_are():
-    twins = DATASET.copy(deep=True)
-    for name in ("2t", "t"):
-        twins[name][1, 1, 3] = twins[name][1, 1, 0]
-    with pytest.raises(InputError, match="its members 0 and 3 are equal in all cells of all targets"):
-        quietly(warmer(), twins)
-    with pytest.warns(UserWarning, match=r"the forecast of 2020-01-02.* \+24 h: its members 0 and 3 are equal"):
-        found = warmer().correct(twins, on_problem="raw")
-    np.testing.assert_array_equal(found["2t"][1, 1], twins["2t"][1, 1])
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -280,15 +261,6 @@ def test_wrong_input_is_one_sentence(change, sentence):
         with pytest.raises(InputError) as error:
             quietly(corrector, change(dataset))
         assert sentence in str(error.value)
-
-
-def test_another_level_than_in_training_is_refused():
-    corrector = warmer(Task("toy", ["u"], ["u"], [24, 48]))
-    corrector.meanings = (Meaning(Variable("u"), "m s-1", (0, 0), "heightAboveGround 100"),)
-    wind = DATASET[["2t"]].rename({"2t": "u"}).assign(u=lambda d: d.u.assign_attrs(units="m s-1"))
-    assert quietly(corrector, wind).sizes == wind.sizes
-    with pytest.raises(InputError, match="trained on u on heightAboveGround 100, not heightAboveGround 80 as in"):
-        quietly(corrector, wind.assign_coords(height=((), 80.0, {"units": "m"})))
 
 
 def test_wrong_analyses_are_refused():

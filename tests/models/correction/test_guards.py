@@ -24,7 +24,7 @@ from models.provenance.envelope import ChannelRange, ChannelSummary, Envelope, u
 # `runpy` warns because the command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
-EMOS = {"_target_": "models.statistical.emos.EMOS"}
+EMOS = {"_target_": "models.statistical.emos.EMOS", "shared": False}
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1}
 MEMBERS, YEAR = 10, 365
 MEANS, SPREADS = {"2t": 280.0, "msl": 101300.0}, {"2t": 8.0, "msl": 800.0}

@@ -24,7 +24,7 @@ from models.engines.torch_engine import TorchEngine
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48], ["lsm"])
 RAIN = Task("rain", ["tp"], ["tp"], [24])
 GRID = Grid.regular(13, 16)
-EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
+EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": False}
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1}
 
 

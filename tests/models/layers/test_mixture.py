@@ -222,17 +222,6 @@ def test_each_cell_gets_the_weighted_mean_of_experts(gate, options):
         )
 
 
-def test_derivatives_are_those_of_finite_differences():
-    layer, x = blend("sphere", degree=2), field().requires_grad_()
-    weights = (layer.gate.weight, layer.experts.weight)
-    parameters = dict(zip(("gate.weight", "experts.weight"), weights, strict=True))
-
-    def f(x, *values):
-        return torch.func.functional_call(layer, dict(zip(parameters, values, strict=True)), x)
-
-    assert torch.autograd.gradcheck(f, (x, *weights), fast_mode=True)
-
-
 def test_initial_weights_are_almost_equal():
     torch.manual_seed(0)
     layer = Mixing(E, "latent", blend=True)(GRID, INPUTS, K)

@@ -68,15 +68,6 @@ def test_equal_raw_members_get_the_highest_rank_equally_often():
         assert (first == each).sum() == pytest.approx(N / 3, abs=4 * (N * 2 / 9) ** 0.5)
 
 
-def test_equal_members_exchange_ranks_only_with_each_other():
-    raw = torch.tensor([2.0, 0.0, 0.0, 1.0, 0.0])[:, None].expand(5, 400).numpy()
-    ranks = coupled(raw).argsort(0).argsort(0)
-    assert (ranks[0] == 4).all()
-    assert (ranks[3] == 3).all()
-    orders = {tuple(column) for column in ranks[[1, 2, 4]].T.tolist()}
-    assert len(orders) == 6
-
-
 def test_tiles_have_the_random_numbers_of_the_globe():
     generator = torch.Generator().manual_seed(1)
     raw = torch.randint(2, (4, 2, 2, *GRID.shape), generator=generator).float()

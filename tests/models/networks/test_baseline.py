@@ -16,6 +16,7 @@ from models.statistical.predictors import SMALLEST_SPREAD
 
 GRID = Grid.regular(8, 12)
 TASK = Task("toy", ["sst", "2t", "tp"], ["2t", "tp"], [24, 48], ["lsm"])
+ALONE = {"shared": False}
 
 
 def fit_corrector(spec, toy):
@@ -35,7 +36,7 @@ def batch_of(toy):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("unet", {}), *((name, {"seasonal": False, "scale": "log"}) for name in ("mlp", "transformer"))],
+    [("unet", ALONE), *((name, ALONE | {"seasonal": False, "scale": "log"}) for name in ("mlp", "transformer"))],
 )
 def test_an_untrained_network_equals_emos(name, options, toy):
     """Network and EMOS are fitted to the same samples."""
@@ -57,7 +58,7 @@ def test_an_untrained_network_equals_emos(name, options, toy):
 @pytest.mark.parametrize("kind", HEADS)
 def test_every_head_starts_from_the_baseline(kind, toy):
     """For temperature only: at 280 K a lower bound has no effect."""
-    corrector, sample = fit_corrector(SPECS["mlp"] | {"head": kind, "baseline": {}}, toy), batch_of(toy)
+    corrector, sample = fit_corrector(SPECS["mlp"] | {"head": kind, "baseline": ALONE}, toy), batch_of(toy)
     with torch.no_grad():
         m, s = corrector.model.head.start(corrector.normalizer(sample))
         found = corrector.model(corrector.normalizer(sample))
@@ -167,8 +168,8 @@ def test_with_few_cases_a_network_starts_at_the_raw_ensemble(name, toy):
 
 def test_a_bounded_baseline_and_head_share_the_bound(toy):
     """EMOS and network have the bound 0 mm and equal probabilities below it."""
-    task, options = Task("rain", ["tp"], ["tp"], [24]), {"family": "censored_logistic", "lower": 0.0, "seasonal": False}
-    plain = {"power": 1.0}
+    task, plain = Task("rain", ["tp"], ["tp"], [24]), {"power": 1.0}
+    options = ALONE | {"family": "censored_logistic", "lower": 0.0, "seasonal": False}
     data = toy(task, GRID, 40)
     spec = SPECS["mlp"] | {"head": "censored_logistic", "baseline": options} | plain
     corrector = Corrector(task, GRID, spec, data.static)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -14,7 +13,6 @@ from models.networks.head import HEADS
 from models.networks.mlp import MLP
 from models.networks.transformer import Transformer
 from models.networks.unet import UNet
-from models.parallel.domain import Domain
 from models.published.lenet import LeNet
 
 TASK = Task("toy", ["2t", "10u", "10v"], ["2t"], [24, 48], ["lsm"])
@@ -44,6 +42,24 @@ def test_the_path_of_cells_is_an_mlp(kind, toy):
         network.last.weight[:, :-6] = 0
         torch.testing.assert_close(network(sample).mean, mlp(sample).mean)
     assert not torch.allclose(both, mlp(sample).mean, atol=1e-2)
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_the_path_of_cells_moves_all_members_alike(attention, toy):
+    """In units of the spread, or without attention of past errors, both the same for all members of a cell."""
+    torch.manual_seed(0)
+    network = Transformer(TASK, GRID, head="members", member_attention=attention, cell_width=5).double().eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    sample = next(batches(toy(TASK, GRID, 2), 2))
+    sample = sample._replace(ensemble=(sample.ensemble.double() - 280) / 10, static=sample.static.double())
+    with torch.no_grad():
+        moved = network(sample).members
+        network.shift.weight.zero_()
+        network.shift.bias.zero_()
+        shift = moved - network(sample).members
+    torch.testing.assert_close(shift, shift[:1].expand_as(shift))
+    assert shift.abs().mean() > 1e-3
 
 
 def test_the_first_convolution_reads_the_stem(toy):
@@ -96,11 +112,6 @@ def test_output_channels_are_counted_without_random_numbers():
     assert (made.last.in_channels, made.last.out_channels) == (5, 2)
     conv = {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1}
     assert build_model(spec(backbone=conv), TASK, GRID).last.in_channels == 3
-
-
-def test_a_backbone_works_on_whole_fields():
-    with pytest.raises(InputError, match=r"model Backbone works on whole fields .* mesh has 1 x 2 tiles"):
-        build_model(spec(backbone=RESNET), TASK, Domain.split(GRID, 1, 2))
 
 
 def test_number_of_parameters_of_an_mlp():

@@ -7,7 +7,6 @@ from torch import nn
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.layers.loss_term import loss_terms
 from models.published.deep_weather import BiasNet, DeepWeather, ParallelKernels, ResNet2d, ResNet2dSimple, UpConvolution
 from models.published.ens10 import ConvNormReLU
 from models.statistical.predictors import SMALLEST_SPREAD
@@ -299,19 +298,6 @@ def test_each_stage_trains_one_network(toy):
         assert torch.allclose(model(sample).sigma, s) == (trained == "bias")
 
 
-@pytest.mark.parametrize("members", [1, 7])
-def test_an_untrained_model_is_the_raw_gaussian_ensemble(toy, members):
-    """Also with a single member, which has no spread; gradients are not zero there."""
-    model, sample = DeepWeather(TOY, GRID), normal_sample(toy, TOY, 4, members)
-    found, ensemble = model(sample), sample.ensemble[:, :, 1:]
-    std = ensemble.std(1) if members > 1 else torch.zeros_like(found.sigma)
-    torch.testing.assert_close(found.mu, ensemble.mean(1))
-    torch.testing.assert_close(found.sigma, torch.sqrt(std**2 + SMALLEST_SPREAD**2))
-    found.crps(sample.target).mean().backward()
-    for parameter in (model.local.weight, model.local.bias, model.uncertainty_net.last.weight):
-        assert (parameter.grad.flatten(1) != 0).any(1).all()
-
-
 def test_the_separate_loss_trains_each_network_with_its_score(toy):
     """The gradient of the bias network is that of the squared error, the other one that of the CRPS."""
     torch.manual_seed(0)
@@ -328,14 +314,3 @@ def test_the_separate_loss_trains_each_network_with_its_score(toy):
     assert separate.keys() == crps.keys() > of_sigma
     for name, gradient in separate.items():
         torch.testing.assert_close(gradient, (crps if name in of_sigma else error)[name], rtol=1e-4, atol=1e-7)
-
-
-def test_differences_of_neighbouring_weights_are_a_term_of_the_loss(toy):
-    torch.manual_seed(0)
-    model, sample = DeepWeather(TOY, GRID, smoothness_penalty=2.0), normal_sample(toy)
-    model(sample)
-    assert float(loss_terms(model).detach()) == 0, "weights start at zero everywhere"
-    nn.init.normal_(model.local.weight)
-    model(sample)
-    # Two normal numbers differ by 2/√π on average. The biases, half of the mean, are all zero.
-    assert float(loss_terms(model).detach()) == pytest.approx(2 * 3 * 3.14159**-0.5, rel=0.05)
