@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import open_analysis, open_ensemble
 
@@ -126,14 +127,18 @@ def test_a_table_of_sqlite(tmp_path):
     check(rows(), *dw.open_table(tmp_path / "FCTABLE.sqlite", stations()))
 
 
-def test_a_changed_table_is_read_again(tmp_path):
-    path = tmp_path / "mine.csv"
-    for factor in (1, 2):
-        table = rows()[lambda found: found.station == "7"].assign(lat=1, lon=2)
+def test_a_changed_table_is_another_archive(tmp_path):
+    path, prints = tmp_path / "mine.csv", set()
+    for factor, altitude in ((1, 600), (2, 600), (2, 601)):
+        table = rows()[lambda found: found.station == "7"].assign(station="011")
         table.m1 *= factor
         table.to_csv(path, index=False)
+        stations().replace(600.0, altitude).to_csv(tmp_path / "stations.csv", index=False)
         found = open_ensemble(path, names={"value": "2t in K"}, missing="mask")["2t"].sel(number=1)
         assert np.nansum(found) == pytest.approx(table.m1.sum(), rel=1e-5)
+        assert found.altitude == altitude
+        prints.add(Archive([str(path)], [str(path)]).fingerprint)
+    assert len(prints) == 3
 
 
 TWICE = rows().iloc[[0, 0]].assign(m2=[1.0, 2.0])
