@@ -9,13 +9,14 @@ import time
 import pytest
 from conftest import ROOT
 from slurm_cluster import ENDED, PATIENCE
-from twin_project import SPLIT, TWIN
+from twin_project import SPLIT, TWIN, start
 
 from conf.jobs.job_file import JobFile
 from conf.jobs.job_options import JobOptions
 
 pytestmark = pytest.mark.long
 PROGRAM = f"{sys.executable} {ROOT / 'scripts/deepweather.py'}"
+TRAIN = [*SPLIT, "model=mlp", "trainer.epochs=3", "trainer.mesh=[1,2]"]
 
 
 @pytest.fixture
@@ -60,6 +61,19 @@ def run(command, folder):
         assert ended.code == 0, ended.stderr
 
     return run_here
+
+
+def test_a_training_of_two_tasks_is_interrupted_resumes_and_equals_a_run_without_slurm(slurm, folder):
+    job = submit(slurm, folder, "nodes=2", "train", *TRAIN, "run_dir=runs/job")
+    slurm.wait_for_text(folder / f"slurm/train-job-{job}.out", "epoch")
+    slurm.run("scancel", "--signal=USR1", job)
+    text = wait(slurm, job, folder, "train-job")
+    assert text.count("interrupted; the job starts again and resumes") == 1, text
+    assert "wrote runs/job/corrector.safetensors" in text
+    _, errors = start(folder, "train", *TRAIN, "run_dir=runs/plain").communicate(timeout=PATIENCE)
+    assert errors == ""
+    found = [(folder / f"runs/{name}/corrector.safetensors").read_bytes() for name in ("job", "plain")]
+    assert found[0] == found[1]
 
 
 def test_an_array_corrects_what_one_process_corrects(slurm, folder, run):
