@@ -43,7 +43,7 @@ SECONDS_BETWEEN_CALLS = 0.5
 """Least time between two calls of `progress` for one `Progress`. Its last step is always passed on."""
 COMMAND_ONLY = {
     "mesh", "sharded", "shard_ranks", "compression", "timeout_minutes", "local_steps", "synchronous_fraction",
-    "pruning", "checkpoint_minutes", "emos_minutes",
+    "pruning", "checkpoint_minutes",
 }  # fmt: skip
 """Options of `trainer` that need several processes or a folder of the run."""
 OPTION_GROUPS = ("data.split", "data.archive", "data.cache", "trainer")
@@ -108,7 +108,7 @@ def fit(
         own = needed_task(spec, task)
         _check_periods(own)
         own_options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
-        options = construct("fit", TrainerOptions, {"loggers": []} | trainer | own_options | {"emos_minutes": 0})
+        options = construct("fit", TrainerOptions, {"loggers": []} | trainer | own_options)
         source = ArraySource(ensemble, truth, static, names, missing, truth_checks)
         split = Split(train, val, test, gap_days=gap_days)
         budget = machine_budget()
