@@ -55,7 +55,9 @@ def with_laws(spec: Mapping[str, Any], task: Task) -> dict[str, Any]:
 
 def is_bounded(family: object) -> bool:
     """Return whether a family has a lower bound."""
-    return family == GAMMA or (family in FAMILIES and issubclass(FAMILIES[str(family)], Bounded))
+    return family == GAMMA or (
+        isinstance(family, str) and family in FAMILIES and issubclass(FAMILIES[str(family)], Bounded)
+    )
 
 
 def describe_laws(spec: Mapping[str, Any], task: Task) -> str:

@@ -46,7 +46,7 @@ def check_number(name: str, value: object) -> None:
 
 def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     """Raise an `InputError` unless `value` is one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise InputError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
@@ -95,6 +95,8 @@ def construct(name: str, kind: Callable[..., _T], options: Mapping[str, Any]) ->
 
 def check_options(name: str, kind: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise an `InputError` if `kind` does not know one of `options`, or if a required option is missing."""
+    if not isinstance(options, Mapping):
+        raise InputError(f"{name} must be options with their values, such as {{option: value}}, got {options!r}")
     parameters = inspect.signature(kind).parameters.values()
     known = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     unknown = [option for option in options if option not in known]

@@ -68,6 +68,7 @@ class Transformer(nn.Module):
         cell_width: int = 0,
     ) -> None:
         super().__init__()
+        check_integer("model.width", width, 1)
         check_integer("model.cell_width", cell_width, 0)
         if isinstance(head, str):
             check_choice("model.head", head, ("members", *HEADS))

@@ -24,6 +24,7 @@ WRONG = {
         ({"baseline": {"family": GAMMA, "lower": 0.0}}, f"model.baseline has no family={GAMMA}"),
     ],
     "networks.unet.UNet": [
+        ({"mixture": 3}, "model.mixture must be options with their values"),
         ({"mixture": {"expert": 3}}, "model.mixture has no option 'expert'; it has experts, gate"),
         ({"mixture": {"gate": "garden"}}, "model.mixture.gate must be one of latent, sphere, computed, got 'garden'"),
         ({"mixture": {"gate": "sphere"}}, "model.mixture.degree belongs to gate sphere, got None with sphere"),
@@ -112,14 +113,14 @@ WRONG = {
 
 @pytest.mark.parametrize("name", SPECS)
 def test_every_option_refuses_other_values_by_name(name):
-    """Text, and for numbers also a negative one and a truth value."""
+    """Text, a mapping, and for numbers also a negative one and a truth value."""
     for option, default in SPECS[name].items():
         # Any text may name an argument; the normaliser checks `power`.
         if option in ("_target_", "inputs_argument", "power"):
             continue
         numbers = (-1, True) if isinstance(default, int | float) and not isinstance(default, bool) else ()
-        for value in ("nonsense", *numbers):
-            with pytest.raises(InputError, match=option):
+        for value in ("nonsense", {"nonsense": 1}, *numbers):
+            with pytest.raises(InputError, match=f"{option}|nonsense"):
                 build_model(SPECS[name] | {option: value}, TASK, Grid.regular(33, 64))
 
 
