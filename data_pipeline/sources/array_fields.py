@@ -27,7 +27,8 @@ from data_pipeline.grids.points import Points
 from data_pipeline.protocols import Fields, MissingFields, Window
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import Meaning
-from data_pipeline.variables.units import normalize_units
+from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.units import Conversion, find_conversion, normalize_units
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -176,7 +177,7 @@ class StandardDataset:
         return self.labels[variable.label]
 
     def field(self, variable: Variable, outer: Sequence[str]) -> xr.DataArray:
-        """Return a variable with the dimensions `outer`, latitude and longitude, or `outer` and point."""
+        """Return a variable in GRIB's units, with the dimensions `outer` and latitude, longitude, or point."""
         array = self.dataset[self.own_name(variable)].rename(variable.label)
         if variable.level:
             if "level" not in array.dims or variable.level not in array.level.values:
@@ -194,12 +195,21 @@ class StandardDataset:
             )
         if array.dtype.kind != "f":
             raise InputError(f"{self.what}: {variable} has the type {array.dtype}; convert it with astype('float32')")
-        return array.transpose(*wanted)
+        return self.conversion(variable).apply(array.transpose(*wanted))
+
+    def conversion(self, variable: Variable) -> Conversion:
+        """Return the conversion from the dataset's units to GRIB's; none where either are unknown, or others."""
+        own, known = self._own_units(variable), PARAMETERS.get(variable.name)
+        found = find_conversion(own, known.units, water=known.water) if own and known else None
+        return found or Conversion()
 
     def units(self, variable: Variable) -> str:
-        """Return the units of a variable in standard spelling, "" without the attribute `units`."""
-        units = str(self.dataset[self.own_name(variable)].attrs.get("units", ""))
+        """Return the units of `field` in standard spelling, "" without the attribute `units`."""
+        units = PARAMETERS[variable.name].units if self.conversion(variable).changes else self._own_units(variable)
         return normalize_units(units) if units else ""
+
+    def _own_units(self, variable: Variable) -> str:
+        return str(self.dataset[self.own_name(variable)].attrs.get("units", ""))
 
     def forecast_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open forecasts of variables at `lead_times` (hours)."""

@@ -41,6 +41,12 @@ class Conversion(NamedTuple):
         """
         return Conversion(1 / self.factor, -self.offset / self.factor)
 
+    def apply(self, values: Any) -> Any:
+        """Return an array in the other units, computed in double precision, of the same type."""
+        if not self.changes:
+            return values
+        return (values.astype("f8") * self.factor + self.offset).astype(values.dtype)
+
     @property
     def changes(self) -> bool:
         """Whether the conversion changes values."""

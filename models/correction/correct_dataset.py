@@ -320,7 +320,7 @@ def _in_place(
         own = result[name := forecasts.own_name(target)]
         at = [leads.index(lead) for lead in array.lead_time.values.tolist()]
         place = {forecasts.own_names["lead_time"]: at} if len(at) < len(leads) else {}
-        made = array.drop_vars(list(array.coords))
+        made = forecasts.conversion(target).inverse.apply(array.drop_vars(list(array.coords)))
         if forecasts.flipped:
             made = made.isel(latitude=slice(None, None, -1))
         made = made.rename({role: given for role, given in forecasts.own_names.items() if role in made.dims})
@@ -338,7 +338,8 @@ def _alone(dataset: xr.Dataset, forecasts: StandardDataset, corrected: Mapping[V
     result = xr.Dataset(attrs=dataset.attrs)
     for target, array in corrected.items():
         name = forecasts.own_name(target)
-        made = array.isel(latitude=slice(None, None, -1)) if forecasts.flipped else array
+        made = forecasts.conversion(target).inverse.apply(array)
+        made = made.isel(latitude=slice(None, None, -1)) if forecasts.flipped else made
         if target.level:
             made = made.expand_dims(level=[target.level])
         made = made.rename({role: given for role, given in forecasts.own_names.items() if role in made.dims})
