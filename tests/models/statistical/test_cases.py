@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from specs import SPECS
+from specs import QUICK, SPECS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.common.errors import InputError
@@ -24,10 +24,10 @@ TASK, GRID = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48]), Grid.regular(3
 FITTED = {
     "climatology": SPECS["climatology"],
     "emos": SPECS["emos"],
-    "emos of windows": SPECS["emos"] | {"seasonal": False, "window_days": 182},
+    "emos of windows": QUICK["emos"] | {"seasonal": False, "window_days": 182},
     "boosted": SPECS["boosted_emos"] | {"max_steps": 3},
     "mlp": SPECS["mlp"],
-    "mlp from emos": SPECS["mlp"] | {"baseline": {}},
+    "mlp from emos": SPECS["mlp"] | {"baseline": {"shared": False}},
 }
 OTHERS = {
     "quantiles of the climate": SPECS["climatology"] | {"distribution": "quantiles"},
@@ -217,11 +217,11 @@ FALLBACKS = {
     "emos": SPECS["emos"],
     "shared emos": SPECS["emos"] | {"shared": True},
     "emos of each cell": SPECS["emos"] | {"shared": False},
-    "emos of windows": SPECS["emos"] | {"seasonal": False, "window_days": 182},
+    "emos of windows": QUICK["emos"] | {"seasonal": False, "window_days": 182},
     "boosted": SPECS["boosted_emos"] | {"max_steps": 3},
     "shared boosted": SPECS["boosted_emos"] | {"max_steps": 3, "shared": True},
     "mlp": SPECS["mlp"],
-    "mlp from emos": SPECS["mlp"] | {"baseline": {}},
+    "mlp from emos": SPECS["mlp"] | {"baseline": {"shared": False}},
     "bqn": SPECS["mlp"] | {"head": "bernstein"},
 }
 
