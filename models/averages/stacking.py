@@ -131,15 +131,15 @@ def _best_weights(cases: Cases) -> Tensor:
         with torch.enable_grad():
             crps = cases.mean(cases.scores(logits.softmax(0))) / scale  # tolerances do not depend on the units
         (slope,) = torch.autograd.grad(crps, logits)
-        return float(crps), slope.numpy()
+        if not slope.isfinite().all():
+            raise InputError("the CRPS has no finite gradient by the weights; leave out weights")
+        return crps.item(), slope.numpy()
 
     logits = np.zeros(len(cases.parts))
     if scale > 0:
         # Not torch.optim, which imports torch's compiler: 1.2 s for a fit of milliseconds.
         logits = minimize(loss, logits, jac=True, method="L-BFGS-B", options={"maxiter": 50, "ftol": 1e-9}).x
     weights = torch.tensor(logits).softmax(0)
-    if not weights.isfinite().all():
-        raise InputError("the CRPS has no finite gradient by the weights; leave out weights")
     weights = torch.where(weights < SMALLEST_WEIGHT, 0, weights)
     return weights / weights.sum()
 

@@ -199,7 +199,7 @@ WRONG = {
     "input=cut": "cut",
     "input=right": "right is safetensors, not GRIB or NetCDF; name it where a corrector is read",
     "output=out.zarr": "output=out.zarr ends in .zarr, but correct writes GRIB and NetCDF; choose another name",
-    "format=bufr": "format must be grib, netcdf or null, got 'bufr'",
+    "format=bufr": "format must be grib, netcdf, table or null, got 'bufr'",
     "output=forecast": "forecast is the file to read; name another file or folder to write",
     "output=text/out": "cannot write text/out (",
     "output=20200101": "output must be the path of one file or folder, got 20200101; write a number as ./20200101",
