@@ -50,10 +50,19 @@ def open_table(
         stations = beside if stations is None else stations
     if isinstance(stations, str | Path):
         stations = read_table(Path(stations))
-    given: list[Any] = [table, stations]
-    frames = [one.to_pandas() if hasattr(one, "to_pandas") else one for one in given]
+    frames = [one if one is None or isinstance(one, pd.DataFrame) else _of_columns(one) for one in (table, stations)]
+    if frames[0] is None:
+        raise InputError("table must be a frame or the path of a file, got None")
     found = table_datasets(frames[0], frames[1], place)
     return found.get(FORECASTS), found.get(OBSERVATIONS)
+
+
+def _of_columns(frame: Any) -> pd.DataFrame:
+    """Return the columns of a frame of polars; its own conversion needs pyarrow."""
+    try:
+        return pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
+    except (AttributeError, TypeError):
+        raise InputError(f"table must be a frame or the path of a file, got {type(frame).__name__}") from None
 
 
 def table_datasets(table: pd.DataFrame, stations: pd.DataFrame | None, place: str) -> dict[str, xr.Dataset]:

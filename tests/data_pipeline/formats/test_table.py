@@ -157,6 +157,7 @@ REFUSED = [
     (melted(rows()).assign(m0=1.0, m1=2.0), "in columns (m0) and in rows (member)"),
     (harp(rows()).assign(units=["K"] + ["degC"] * (len(rows()) - 1)), "'K' and 'degC'"),
     (rows()[[*TIMES, "station"]], "no column of numbers"),
+    ([1.0], "must be a frame or the path of a file, got list"),
 ]  # fmt: skip
 
 
