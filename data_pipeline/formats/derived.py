@@ -67,7 +67,15 @@ def derived(base: Catalog, wanted: Sequence[Variable], analyses: bool) -> Catalo
     book = Cookbook(base, analyses)
     parts, terms, count = [], [], 0
     for k, variable in enumerate(wanted):
-        rows, used = _stored(base, variable) if variable in stored else _made(base, book.recipes(variable))
+        if variable in stored:
+            rows, used = _as_stored(base, np.flatnonzero(base.rows["variable"] == base.wanted.index(variable)))
+        elif (whole := book.whole_fields(variable)) is not None:
+            rows, used = _as_stored(base, whole)
+            rows["interval"] = 60 * variable.period
+            if analyses:
+                rows["init"], rows["step"], rows["number"] = rows["init"] + 60 * rows["step"], 0, 0
+        else:
+            rows, used = _made(base, book.recipes(variable))
         if not len(rows):
             raise InputError(_cannot_make(base, variable, analyses))
         if analyses and variable.processing != "instant":
@@ -84,9 +92,8 @@ def derived(base: Catalog, wanted: Sequence[Variable], analyses: bool) -> Catalo
     return DerivedCatalog(base.where(used_by_any), wanted, np.concatenate(parts), joined)
 
 
-def _stored(base: Catalog, variable: Variable) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and terms of the fields that a catalog holds as they are wanted."""
-    used = np.flatnonzero(base.rows["variable"] == base.wanted.index(variable))
+def _as_stored(base: Catalog, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and terms of the fields `used` of a catalog, each as it is."""
     rows, terms = np.zeros(len(used), DERIVED_ROW), np.ones(len(used), TERM)
     for name in ("file", "init", "step", "interval", "number"):
         rows[name] = base.rows[name][used]

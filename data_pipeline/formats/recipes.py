@@ -48,6 +48,14 @@ class Cookbook:
             return list(self._joined(variable))
         return next((found for source in sources(variable) if (found := list(self._combined(variable, source)))), [])
 
+    def whole_fields(self, variable: Variable) -> np.ndarray | None:
+        """Return the rows of the fields of a variable, if all cover its interval; None if fields must be joined."""
+        rows = self._rows_over_time(variable) if variable.period else np.empty(0, np.int64)
+        if not rows.size or (self._intervals[rows] != 60 * variable.period).any():
+            return None
+        ends = self.catalog.rows["init"][rows] // 60 + self._steps[rows]
+        return None if self.analyses and len(np.unique(ends)) < len(rows) else rows
+
     def _combined(self, variable: Variable, source: Source) -> Iterator[Recipe]:
         """Yield the fields for which the catalog has every variable of a source."""
         parts = [self._by_time(each, variable.processing != "instant") for each in source.variables]
@@ -100,12 +108,10 @@ class Cookbook:
 
         Times are relative to the start. Analyses form one group with start 0.
         """
-        rows = self._rows_of(same_extreme(variable))
-        rows = rows[self._intervals[rows] > 0]
+        rows = self._rows_over_time(variable)
         starts, numbers = self.catalog.rows["init"][rows] // 60, self.catalog.rows["number"][rows]
         inits = starts
         if self.analyses:
-            refuse_several_members(self.catalog, rows)
             inits, numbers = 0 * starts, 0 * numbers
         ends = starts - inits + self._steps[rows]
         spans = map(TimeInterval, (ends - self._intervals[rows]).tolist(), ends.tolist(), (starts - inits).tolist())
@@ -116,6 +122,14 @@ class Cookbook:
             groups[key][0].append(span)
             groups[key][1].append(row)
         return groups
+
+    def _rows_over_time(self, variable: Variable) -> np.ndarray:
+        """Return the rows of fields of known intervals; analyses with several members raise `InputError`."""
+        rows = self._rows_of(same_extreme(variable))
+        rows = rows[self._intervals[rows] > 0]
+        if self.analyses:
+            refuse_several_members(self.catalog, rows)
+        return rows
 
     def _rows_of(self, variables: tuple[Variable, ...]) -> np.ndarray:
         """Return the rows of some variables, by time; of repeated fields, which must be equal, the first."""

@@ -68,6 +68,29 @@ def test_a_period_is_the_difference_of_amounts_since_the_start(tmp_path):
     np.testing.assert_allclose(found, day, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_fields_of_the_period_are_taken_as_they_are(tmp_path, others):
+    """Also beside fields of other intervals; an analysis starts when it is valid."""
+    rows = [
+        (RAIN[s, number, 4 * k : 4 * k + 4].sum(0), {
+            "dataDate": start, "perturbationNumber": number, "startStep": 24 * k, "endStep": 24 * k + 24})
+        for (s, start), number, k in product(enumerate(STARTS), range(3), range(2))
+    ]  # fmt: skip
+    rows += [(RAIN[0, 0, 0], {"dataDate": STARTS[0], "perturbationNumber": 0, "startStep": 0, "endStep": 6})] * others
+    path = write(tmp_path / "rain.grib", rows, shortName="tp", stepType="accum")
+    day = RAIN.reshape(2, 3, 2, 4, *GRID.shape).sum(3).swapaxes(1, 2)
+    found = ensemble_fields(path, variables("tp:24h"), [24, 48])
+    np.testing.assert_allclose(read(found)[:, :, :, 0], day, rtol=0, atol=1e-7)
+    assert found.meanings[0].intervals == (1440, 1440)
+    alone = [(values, {**own, "type": "fc"}) for values, own in rows if own["perturbationNumber"] == 0]
+    analyses = analysis_fields(
+        write(tmp_path / "truth.grib", alone, shortName="tp", stepType="accum"), variables("tp:24h")
+    )
+    times = [f"2020-01-{date:02}" for date in (2, 3, 12, 13)]
+    assert [str(time)[:10] for time in analyses.init_times] == times
+    np.testing.assert_allclose(read(analyses)[:, 0, 0, 0].reshape(2, 2, *GRID.shape), day[:, :, 0], rtol=0, atol=1e-7)
+
+
 def test_a_period_that_cannot_be_made_is_refused(tmp_path):
     path = write(tmp_path / "rain.grib", since_start())
     with pytest.raises(InputError, match=r"cannot give tp:4h: it has tp over intervals of 6, 12, .* add up to 4 h"):
