@@ -112,7 +112,7 @@ def _text_format(head: bytes) -> FileFormat:
         return FileFormat("XML", _FETCH)
     if start.startswith(("{", "[")):
         return FileFormat("JSON", _FETCH)
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     for separator in (",", ";", "\t"):
         counts = {line.count(separator) for line in lines}
         if len(lines) > 1 and len(counts) == 1 and counts != {0}:

@@ -18,7 +18,7 @@ _FURTHER_NAMES: dict[str, Role] = {
     "fcdate": "start", "fcst_dttm": "start", "date": "time", "datetime": "time", "validdate": "valid",
     "valid_dttm": "valid", "id": "station", "sid": "station", "site": "station", "location": "station",
 }  # fmt: skip
-"""Usual names of columns beside those of coordinates, among them those of harp's tables."""
+"""Usual names of columns beside the names of coordinates; some are of harp's tables."""
 _LABELS = ("parameter", "units")
 """Columns of a text that is the same in all rows."""
 _OBSERVED = r"obs|observed|observation|observations|truth"
@@ -40,7 +40,7 @@ class ValueColumns:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table: one at most for each role, and those of values."""
+    """The columns of a table: at most one column for each role, and the columns of values."""
 
     roles: Mapping[Role, str]
     values: tuple[ValueColumns, ...]
@@ -48,7 +48,7 @@ class Columns:
 
     @classmethod
     def of(cls, names: Sequence[str], numeric: Sequence[str], place: str) -> Columns:
-        """Sort the columns of a table; `numeric` are those that hold numbers, `place` begins error messages.
+        """Sort the columns of a table; the columns `numeric` hold numbers, `place` begins error messages.
 
         >>> values = ["tp_1 [mm]", "tp_2 [mm]", "obs"]
         >>> found = Columns.of(["init_time", "lead", *values], values, "")
@@ -63,6 +63,11 @@ class Columns:
                         f"{place}: the columns {roles[role]} and {name} could each be its {role}; rename one of them"
                     )
                 roles[role] = name
+        if others := [name for name in names if len(name) > 1 and named_role(name) in ("level", "quantile")]:
+            raise InputError(
+                f"{place} has the column {others[0]}, and levels and quantiles are not read from tables; write a table "
+                "for each level without this column, or members"
+            )
         labels = {label: name for name in names for label in _LABELS if name.lower() == label}
         rest = [name for name in numeric if name not in (*roles.values(), *labels.values())]
         if not rest:
@@ -76,12 +81,12 @@ class Columns:
 
 def role_of_column(name: str) -> Role | None:
     """Return the role of a column with a usual name, or None."""
-    role = _FURTHER_NAMES.get(name.lower()) or named_role(name)
+    role = _FURTHER_NAMES.get(name.lower()) or (named_role(name) if len(name) > 1 else None)  # `t` may be a temperature
     return role if role in ROLES else None
 
 
 def _grouped(names: Sequence[str]) -> tuple[list[ValueColumns], list[ValueColumns]]:
-    """Return the columns of forecasts, those of members together, and of observations.
+    """Return the columns of forecasts, where the columns of members are one item, and the columns of observations.
 
     Numbers at the ends of names are members if they count from 0 or 1: `t500` and `t850` are two variables.
     """

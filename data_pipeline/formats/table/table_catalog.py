@@ -1,4 +1,4 @@
-"""Catalog of the fields in tables: those of the NetCDF files that are made from them."""
+"""Catalog of the fields in tables, which are read from the NetCDF files that `table_file` makes."""
 
 from __future__ import annotations
 

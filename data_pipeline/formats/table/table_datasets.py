@@ -14,7 +14,7 @@ import xarray as xr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.cf_header import Role
-from data_pipeline.formats.table.columns import Columns, ValueColumns
+from data_pipeline.formats.table.columns import Columns, ValueColumns, role_of_column
 from data_pipeline.formats.table.table_file import read_table, stations_beside
 
 FORECASTS, OBSERVATIONS = "forecasts", "observations"
@@ -66,19 +66,38 @@ def _of_columns(frame: Any) -> pd.DataFrame:
 
 
 def table_datasets(table: pd.DataFrame, stations: pd.DataFrame | None, place: str) -> dict[str, xr.Dataset]:
-    """Return the forecasts and the observations of a table, those that it has.
+    """Return the forecasts and the observations of a table; a kind that the table lacks is absent.
 
     `stations` has the positions of stations that the table lacks. `place` begins error messages. Rows in any order;
     what a table lacks is NaN. A table without starts and lead times holds observations.
     """
-    rows = _Rows(table, stations, place)
+    rows = _Rows(_with_numbers(table, place), stations, place)
     return {kind: rows.dataset(layout) for kind, layout in rows.layouts.items()}
+
+
+def _with_numbers(table: pd.DataFrame, place: str) -> pd.DataFrame:
+    """Return a table whose numbers in text are numbers; a column of numbers with other text is an `InputError`."""
+    changed = table.copy(deep=False)
+    for name in table.columns:
+        if table[name].dtype.kind in "fiubMm" or role_of_column(str(name)):
+            continue
+        numbers, known = pd.to_numeric(table[name], errors="coerce"), table[name].notna()
+        if numbers.notna().any():
+            if (wrong := (known & numbers.isna()).to_numpy()).any():
+                row = int(wrong.argmax())
+                raise InputError(
+                    f"{place}: in row {row + 1:,}, the first of {wrong.sum():,}, {name} is {table[name].iloc[row]!r}, "
+                    "no number; leave it empty where there is no value"
+                )
+            changed[name] = numbers
+    return changed
 
 
 def with_forecasts(
     table: pd.DataFrame, stations: pd.DataFrame | None, forecasts: xr.Dataset, place: str
 ) -> pd.DataFrame:
     """Return a copy of a table with the values of `forecasts`, a dataset as of `table_datasets`, where they differ."""
+    table = _with_numbers(table, place)
     rows = _Rows(table, stations, place)
     layout, changed = rows.layouts[FORECASTS], table.copy()
     for one in layout.values:
@@ -130,7 +149,7 @@ class _Rows:
 
     @cached_property
     def layouts(self) -> dict[str, _Layout]:
-        """The layouts of forecasts and of observations, those that the table has."""
+        """The layouts of forecasts and of observations; a kind that the table lacks is absent."""
         starts, leads, valid = self.times
         forecasts = [one for one in self.columns.values if not one.observed]
         observed = [one for one in self.columns.values if one.observed]

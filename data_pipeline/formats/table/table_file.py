@@ -45,7 +45,7 @@ def contents(path: Path) -> list[str]:
 
 
 def as_netcdf(path: Path) -> list[Path]:
-    """Return the NetCDF files in the cache with the forecasts and the observations of a table, those that it has."""
+    """Return the NetCDF files in the cache that hold the forecasts and the observations of a table."""
     beside = stations_beside(path)
     identity = json.dumps(
         [READER_VERSIONS["table"], describe_state(path), str(beside), beside and describe_state(beside)]
@@ -106,13 +106,20 @@ def read_table(path: Path) -> pd.DataFrame:
             with package("reading Parquet", "parquet"):
                 return pd.read_parquet(path)
         with path.open(encoding="utf-8-sig") as file:
-            head = next((line for line in file if not line.startswith("#")), "")
+            lines = enumerate(file)
+            comments, head = next((line for line in lines if not line[1].startswith("#")), (0, ""))
         separator = max(",;\t", key=head.count)
         decimal = "," if separator == ";" else "."
         names = [name.strip(" \"'\n") for name in head.split(separator)]
         texts = {name: str for name in names if role_of_column(name) == "station"}
         return pd.read_csv(
-            path, sep=separator, decimal=decimal, dtype=texts, comment="#", skipinitialspace=True, encoding="utf-8-sig"
+            path,
+            sep=separator,
+            decimal=decimal,
+            dtype=texts,
+            skiprows=comments,
+            skipinitialspace=True,
+            encoding="utf-8-sig",
         )
     except ImportError:
         raise InputError(

@@ -62,6 +62,7 @@ def harp(table):
 
 WRITERS = {
     ".csv": lambda table, path: table.to_csv(path, index=False),
+    ".notes": lambda table, path: path.write_text("# two\n# notes\n" + table.to_csv(index=False)),
     ".tsv": lambda table, path: table.to_csv(path, index=False, sep="\t"),
     ".dec": lambda table, path: table.to_csv(path, index=False, sep=";", decimal=","),
     ".parquet": lambda table, path: table.to_parquet(path, index=False),
@@ -157,6 +158,8 @@ REFUSED = [
     (melted(rows()).assign(m0=1.0, m1=2.0), "in columns (m0) and in rows (member)"),
     (harp(rows()).assign(units=["K"] + ["degC"] * (len(rows()) - 1)), "'K' and 'degC'"),
     (rows()[[*TIMES, "station"]], "no column of numbers"),
+    (rows().assign(m3=["0.1"] * 20 + ["missing"] * (len(rows()) - 20)), "row 21, the first of 2, m3 is 'missing'"),
+    (rows().assign(level=850), "levels and quantiles are not read"),
     ([1.0], "must be a frame or the path of a file, got list"),
 ]  # fmt: skip
 
