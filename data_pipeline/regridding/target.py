@@ -25,8 +25,8 @@ MINIMUM_DEGREES, MAXIMUM_DEGREES = 0.05, 45.0
 class TargetGrid:
     """The grid on which fields are read, and the `method` that regrids them.
 
-    Without a method, values are taken from the field at the points of `grid`. If the field's own grid lacks one of
-    these points, the field keeps its grid.
+    Without a method, values are taken from the field at the points of `grid`, or from the cells of its stations. If the
+    field's own grid lacks one of these points, the field keeps its grid.
     """
 
     grid: Grid
@@ -40,6 +40,11 @@ class TargetGrid:
             )
         if self.method is not None:
             check_choice("data.archive.regridding", self.method, METHODS)
+
+
+def target_of(grid: Grid, method: Method | None) -> TargetGrid | None:
+    """Return the target of forecasts on other grids: by `method`, or at stations with cells; else None."""
+    return TargetGrid(grid, method) if method or getattr(grid, "cells", None) else None
 
 
 def check_grid_option(value: object) -> None:
