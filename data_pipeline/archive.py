@@ -29,8 +29,9 @@ from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.grids.station_cells import STATION_METHODS, StationMethod
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Fields, MissingPolicy
+from data_pipeline.regridding.area import check_area, cut
 from data_pipeline.regridding.stations import stations_on
-from data_pipeline.regridding.target import TargetGrid, check_grid_option, regular_grid
+from data_pipeline.regridding.target import SAME_POINTS, TargetGrid, check_grid_option, regular_grid
 from data_pipeline.regridding.weights import METHODS, Method
 from data_pipeline.task import Task, Variable
 from data_pipeline.truth_checks import CHECKS_VERSION, Findings, TruthChecks, checked, examine
@@ -59,6 +60,8 @@ class Archive:
     these stations, and `station_cells` says which cells of the grid give their forecast, see
     `regridding.stations.stations_on`.
 
+    With `area`, [north, west, south, east] in degrees, only the points in this box are read.
+
     `truth_checks` decides about implausible values of the analyses (`data_pipeline.truth_checks`): they are only
     reported (`report`), are missing (`mask`), or raise an `error` when they are read.
     """
@@ -73,6 +76,7 @@ class Archive:
     grid: str | float | None = None
     regridding: Method = "conservative"
     station_cells: StationMethod | None = None
+    area: Sequence[float] | None = None
     truth_checks: TruthChecks = "report"
 
     moments: ClassVar[None] = None
@@ -86,6 +90,7 @@ class Archive:
         _ = self._ensemble_intervals, self._analysis_intervals
         check_grid_option(self.grid)
         check_choice("data.archive.regridding", self.regridding, METHODS)
+        check_area(self.area)
         if self.station_cells is not None:
             check_choice("data.archive.station_cells", self.station_cells, STATION_METHODS)
 
@@ -142,7 +147,8 @@ class Archive:
         contents = {part: [[path.name for path in own], content_hashes(own)] for part, own in paths.items()}
         stated = [self._ensemble_intervals.described, self._analysis_intervals.described]
         grid = self.grid is not None and [self.grid, self.regridding]
-        cells = [self.station_cells] if self.station_cells else []
+        parts = {"cells": self.station_cells, "area": self.area and list(self.area)}
+        cells = [[name, value] for name, value in parts.items() if value]
         masked = [CHECKS_VERSION] if self.truth_checks == "mask" else []
         return fingerprint_of(contents, common_versions(), self.variable_names or {}, stated, grid, *cells, *masked)
 
@@ -173,6 +179,14 @@ class Archive:
 
     @cached_property
     def _given_target(self) -> TargetGrid | None:
+        """The points of `area` on the grid that the options name; None for the whole grid of the ensemble."""
+        if self.area is None:
+            return self._whole_target
+        whole = self._whole_target or self._own_target
+        return whole and replace(whole, grid=cut(whole.grid, self.area))
+
+    @cached_property
+    def _whole_target(self) -> TargetGrid | None:
         """The grid that the option `grid` names, or the stations of the observations, or None."""
         if self.grid is None:
             return self._stations
@@ -214,8 +228,11 @@ class Archive:
     @cached_property
     def _target(self) -> TargetGrid | None:
         """The grid of analyses and static fields: the grid that the option names, else the ensemble's points."""
-        if self.grid is not None or self._given_target:
-            return self._given_target
+        return self._given_target or (None if self.grid is not None else self._own_target)
+
+    @property
+    def _own_target(self) -> TargetGrid | None:
+        """The ensemble's grid; None if it is not regular."""
         grid = self._grid_of("ensemble")
         return None if grid is None or isinstance(grid, ReducedGrid) else TargetGrid(grid)
 
@@ -232,6 +249,11 @@ class Archive:
         return format_of(expand_addresses(getattr(self, part))[0])
 
 
-def regridding_of(source: object) -> Method | None:
-    """Return the method of regridding of an archive; None if its option `grid` is not set, or for other sources."""
-    return source.regridding if isinstance(source, Archive) and source.grid is not None else None
+def regridding_of(source: object) -> str | None:
+    """Return how fields come to the grid: by a method if `grid` is set, from its points if `area` is, else None.
+
+    It is None for other sources than an archive.
+    """
+    if not isinstance(source, Archive) or (source.grid is None and source.area is None):
+        return None
+    return source.regridding if source.grid is not None else SAME_POINTS

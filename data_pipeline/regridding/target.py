@@ -18,6 +18,8 @@ from data_pipeline.regridding.weights import METHODS, Method
 PARTS = ("ensemble", "analysis")
 """Parts of an archive whose grid `data.archive.grid` may name."""
 
+SAME_POINTS = "points"
+"""How a corrector of a part of a grid reads forecasts: at its points, whose values do not change."""
 MINIMUM_DEGREES, MAXIMUM_DEGREES = 0.05, 45.0
 
 
@@ -42,9 +44,11 @@ class TargetGrid:
             check_choice("data.archive.regridding", self.method, METHODS)
 
 
-def target_of(grid: Grid, method: Method | None) -> TargetGrid | None:
-    """Return the target of forecasts on other grids: by `method`, or at stations with cells; else None."""
-    return TargetGrid(grid, method) if method or getattr(grid, "cells", None) else None
+def target_of(grid: Grid, method: str | None) -> TargetGrid | None:
+    """Return the target of forecasts on other grids: by a method, at the same points, or at stations; else None."""
+    if method in METHODS:
+        return TargetGrid(grid, method)
+    return TargetGrid(grid) if method == SAME_POINTS or getattr(grid, "cells", None) else None
 
 
 def check_grid_option(value: object) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import grid_of_files
-from data_pipeline.grids.points import Points, has_ids
-from models.corrected_files.input_files import FileType, type_of
+from data_pipeline.grids.points import Points
+from models.corrected_files.input_files import FileType, InputType, type_of
 from models.corrected_files.sidecar import WrittenFile, sidecar_path
 from models.correction.pipeline import CorrectionPipelines
 
@@ -29,7 +29,7 @@ def write_outputs(
     own = type_of(forecasts[0])
     wanted = output_type or ("netcdf" if own == "zarr" else own)
     members = pipelines[0].options.member_count
-    copied = own == wanted and members is None and not reads_cells(pipelines, forecasts, names)
+    copied = own == wanted and members is None and not _moves(own, pipelines, forecasts, names)
     if not copied and len(outputs) > 1:
         raise InputError(
             f"the corrected fields of {len(forecasts)} files that belong together are written to one new file; name a "
@@ -72,11 +72,14 @@ def write_outputs(
     return [WrittenFile.without_messages(outputs[0], forecasts, count)], notes, False
 
 
-def reads_cells(
-    pipelines: CorrectionPipelines, forecasts: Sequence[Path], names: Mapping[str, str] | None = None
+def _moves(
+    own: InputType, pipelines: CorrectionPipelines, forecasts: Sequence[Path], names: Mapping[str, str] | None
 ) -> bool:
-    """Return whether forecasts on a grid are corrected at stations."""
-    grids = [pipeline.engine.description.grid for pipeline in pipelines]
-    return any(isinstance(grid, Points) and grid.cells for grid in grids) and not has_ids(
-        grid_of_files(forecasts, names)
-    )
+    """Return whether corrected fields have another grid than the input, so that a copy cannot hold them.
+
+    A copy in GRIB can: each message has a grid of its own, but no stations.
+    """
+    grids = [each.engine.description.grid for each in pipelines if each.engine.description.target_grid]
+    if own == "grib":
+        grids = [grid for grid in grids if isinstance(grid, Points)]
+    return bool(grids) and not all(grid.matches(grid_of_files(forecasts, names)) for grid in grids)
