@@ -51,8 +51,8 @@ def calm(files, command):
 
 @pytest.fixture(scope="module")
 def warm(files, command):
-    """The folder of a run on forecasts that are too warm from day 80 on, and how it ended."""
-    return files / "warm", run_monitor(command, files, files / "warm", "warm.nc", "analyses.nc")
+    """The folder of a run on forecasts that are too warm from day 80 on, with real pictures, and how it ended."""
+    return files / "warm", run_monitor(partial(command, pictures=True), files, files / "warm", "warm.nc", "analyses.nc")
 
 
 def state(folder):
