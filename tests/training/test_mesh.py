@@ -20,6 +20,7 @@ from models.parallel.mesh import Mesh, arrange_mesh
 from models.statistical.crossfit import CrossFitted
 from training.initial_state import fit_corrector
 from training.run import checkpoints
+from training.step import mesh_strategy
 from training.step.correction_module import CorrectionModule
 
 # Fits before the first step.
@@ -98,10 +99,12 @@ def alone(toy, tmp_path_factory):
 
 
 def train_on_meshes(rank, meshes, toy, folder):
-    """Train on one mesh after the other, saving checkpoints."""
+    """Train on one mesh after the other, saving checkpoints; weights are sharded among as many ranks as asked."""
     for shape, options, end in meshes:
-        with killed_at(end):
+        with killed_at(end), patch.object(mesh_strategy, "shard", wraps=mesh_strategy.shard) as sharded:
             train_run(arrange_mesh(*shape), toy, folder, checkpoint_minutes=1e-9, **RUN, **options)
+        groups = [options.get("shard_ranks", math.prod(shape))] if "sharded" in options else []
+        assert [call.args[3] for call in sharded.call_args_list] == groups
 
 
 @pytest.mark.parametrize("meshes", [TWO_RANKS, FOUR_RANKS], ids=["2 ranks", "4 ranks"])
