@@ -86,7 +86,7 @@ def test_blocks_of_rows_and_small_parts_give_the_same_numbers(name, toy, monkeyp
 )
 def test_cases_without_truth_or_values_have_no_influence(name, hidden, toy):
     spec = (FITTED | OTHERS)[name]
-    task = needed_task(spec, TASK)
+    task = needed_task(spec, Task("toy", ["2t", "msl"], ["2t"], [24]))
     batch = next(batches(toy(task, GRID, 160), 160))
     batch = batch._replace(ensemble=(batch.ensemble - 280) / 10, target=(batch.target - 280) / 10)
     holed = Sample(*(tensor.clone() for tensor in batch))
