@@ -112,20 +112,24 @@ def through_store(of=None, dates=None, moments=False, **subset):
     return substitute
 
 
-def through_arrays(world, task, chunks=None):
-    """Read from datasets of xarray, as `deepweather.fit` does."""
+def arrays_of(world, task, chunks=None):
+    """Return datasets of xarray as a source, as `deepweather.fit` does."""
     leaves = dict.fromkeys(one for formula in task.formulas for one in formula.leaves)
     read = [*map(Channel, task.inputs), *task.other_leads, *leaves]
     leads = sorted({lead for one in read for each in task.lead_times if (lead := one.lead_time(each)) >= 0})
     archive, options = world.archive, {"missing": "mask", "chunks": chunks}
     inputs, truth = dict.fromkeys(one.variable for one in read), dict.fromkeys([*task.targets, *task.analysis])
     stated = [StatedIntervals.parse(archive.intervals, part) for part in ("ensemble", "analysis")]
-    source = ArraySource(
+    return ArraySource(
         open_ensemble(archive.ensemble, [*inputs], leads, intervals=stated[0], **options),
         open_analysis(archive.analysis, [*truth], intervals=stated[1], **options),
         archive.static, missing=archive.missing,
     )  # fmt: skip
-    dataset = ForecastDataset(source, task, ALL_DATES)
+
+
+def through_arrays(world, task, chunks=None):
+    """Read from datasets of xarray."""
+    dataset = ForecastDataset(arrays_of(world, task, chunks), task, ALL_DATES)
     return dataset, dataset, world.plain(task)
 
 
@@ -141,11 +145,11 @@ def through_caches(world, task):
     return found, dataset, world.plain(task)
 
 
-def through_tile(world, task):
+def through_tile(world, task, source=lambda world, task: world.archive):
     """Read some rows, columns and members."""
     whole, of_all = world.plain(task)
     rows, columns = slice(1, 4), slice(2, 7) if whole[0].target.shape[-1] > 1 else slice(None)
-    dataset = ForecastDataset(world.archive, task, ALL_DATES, rows=rows, columns=columns, members=[2, 0])
+    dataset = ForecastDataset(source(world, task), task, ALL_DATES, rows=rows, columns=columns, members=[2, 0])
     few = [one._replace(ensemble=one.ensemble[[2, 0]], mask=one.ensemble[[2, 0]].isfinite().all(0)) for one in whole]
     on_grid = ("ensemble", "mask", "static", "target")
     cut = [one._replace(**{name: getattr(one, name)[..., rows, columns] for name in on_grid}) for one in few]
@@ -178,6 +182,7 @@ SUBSTITUTES = {
     "lazy arrays": partial(through_arrays, chunks="auto"),
     "caches": through_caches,
     "tile": through_tile,
+    "tile of arrays": partial(through_tile, source=arrays_of),
     "regridding to the same grid": through_same_grid,
     "another process": through_another_process,
 }
