@@ -14,7 +14,7 @@ SPLIT = {"train": [2018, 2019], "val": None, "test": [2020, 2020]}
 def table():
     """Three stations, four members that are a degree too warm, and the observations of all valid times."""
     random = np.random.default_rng(3)
-    days = pd.date_range("2017-12-30", "2020-12-31", freq="3D")
+    days = pd.date_range("2017-12-30", "2020-12-31", freq="8D")
     made = pd.MultiIndex.from_product([days, LEADS, ["011", "7", "8"]], names=["init_time", "lead_time", "station"])
     found = made.to_frame(index=False)
     valid = found.init_time + pd.to_timedelta(found.lead_time, "h")
