@@ -17,6 +17,7 @@ from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizo
 from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
 from data_pipeline.formats.levels import stated_level
+from data_pipeline.grids.points import Points
 from data_pipeline.task import Variable, own_process
 from data_pipeline.variables.meaning import UNKNOWN
 from data_pipeline.variables.parameters import PARAMETERS
@@ -114,7 +115,9 @@ class FieldBlock:
         """The level of fields that are not on pressure levels; see `formats.levels`."""
         axes = (one for one in self.header.vertical_axes(self.data) if not set(one.dimensions) & set(self.across))
         described = ((axis.name, axis.attributes, axis.values) for axis in axes)
-        return stated_level(self.variable(SURFACE), self.data.attributes, described)
+        grid = self.horizontal.grid
+        plane = isinstance(grid, Points) and not grid.ids
+        return stated_level(self.variable(SURFACE), self.data.attributes, described, plane)
 
     @cached_property
     def times(self) -> FieldTimes:
