@@ -72,6 +72,10 @@ class Parameter(NamedTuple):
     water: bool = False
     trace: float = -math.inf
     law: Law = NORMAL
+    aloft: tuple[str, ...] = ()
+    """Other shortNames of the same quantity, which are not tied to this height."""
+    height: int = 0
+    """The height (m) above the ground at which a field with one of these shortNames is this parameter."""
 
     @property
     def printed_units(self) -> str:
@@ -119,6 +123,8 @@ def _read_table() -> dict[str, Parameter]:
                 water="water" in row["marks"],
                 trace=float(row["trace"] or -math.inf),
                 law=_LAWS[row["law"]],
+                aloft=tuple(row["aloft"].split()[:-1]),
+                height=int(row["aloft"].split()[-1] if row["aloft"] else 0),
             )
             for row in csv.DictReader(file)
         }
@@ -127,9 +133,12 @@ def _read_table() -> dict[str, Parameter]:
 PARAMETERS = _read_table()
 """The known parameters by GRIB shortName, from `parameters.csv` beside this file."""
 
+NEAR_GROUND = {(aloft, known.height): name for name, known in PARAMETERS.items() for aloft in known.aloft}
+"""shortNames of parameters near the ground, by the shortName aloft and the height (m): `t` at 2 m is `2t`."""
+
 PLAUSIBLE: dict[str, Bounds] = {
     **dict.fromkeys(("2t", "mx2t", "mn2t", "mx2t3", "mn2t3", "mx2t6", "mn2t6"), (180.0, 335.0)),
-    **dict.fromkeys(("u", "v", "10u", "10v"), (-200.0, 200.0)),
+    **dict.fromkeys(("u", "v", "10u", "10v", "100u", "100v", "200u", "200v"), (-200.0, 200.0)),
     **dict.fromkeys(("10si", "100si", "10fg", "i10fg", "10fg3", "10fg6"), (0.0, 200.0)),
     "t": (120.0, 340.0), "skt": (170.0, 360.0), "2d": (150.0, 315.0), "sst": (268.0, 315.0), "swh": (0.0, 40.0),
     "msl": (8.5e4, 1.1e5), "sp": (2.5e4, 1.1e5), "tcwv": (0.0, 150.0), "tcw": (0.0, 150.0),

@@ -15,7 +15,7 @@ from data_pipeline.common.messages import say_once
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.keys import opened
-from data_pipeline.formats.open import ensemble_fields
+from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.protocols import ALL
 from data_pipeline.task import Task, Variable
 from data_pipeline.writing import Edit, rewrite
@@ -137,3 +137,16 @@ def test_winds_along_the_grid_are_said_and_never_mixed_with_winds_along_east_and
     (tmp_path / "both.grib").write_bytes(both)
     with pytest.raises(InputError, match=r"has 10u on 2 levels, 1 x the axes of .*shortName=10u,uvRelativeToGrid=0"):
         ensemble_fields(tmp_path / "both.grib", task.inputs, [24])
+
+
+def test_names_of_harmonie_near_the_ground(tmp_path):
+    """ecCodes names these parameters of table 253 without their height."""
+    codes = {(11, 2): "2t", (33, 10): "10u", (34, 10): "10v", (52, 2): "2r", (51, 2): "2sh", (17, 2): "2d"}
+    codes[33, 80] = "u"
+    messages, own = [], {"centre": "eidb", "table2Version": 253, "indicatorOfTypeOfLevel": 105}
+    for code, height in codes:
+        messages.append(plane_message("HARMONIE", FIELD, **own, indicatorOfParameter=code, level=height))
+        with opened(messages[-1]) as handle:
+            assert eccodes.codes_get(handle, "shortName") in ("t", "u", "v", "r", "q", "td")
+    (tmp_path / "file.grib").write_bytes(b"".join(messages))
+    assert set(open_ensemble(tmp_path / "file.grib")) == set(codes.values())
