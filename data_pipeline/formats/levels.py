@@ -16,13 +16,17 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE
-from data_pipeline.variables.parameters import PARAMETERS, VECTOR_COMPONENTS
+from data_pipeline.variables.parameters import MODEL_LEVEL, PARAMETERS
 from data_pipeline.variables.units import find_conversion
 
 _NAMED_LEVEL = re.compile(r"(?:^|_)(?:i|mn|mx)?\d|l\d$")
 """Numbers in shortNames that stand for a height or a layer: `2t`, `avg_2t`, `mx2t6`, `i10fg`, `stl1`; not `no2`."""
 _WITH_VALUE = re.compile(r"hybrid|sigma|eta|general|theta|potential|height|depth|soil|snow|ice|isobaric|pressureFrom")
 """Beginnings of the typeOfLevel of levels that have a value."""
+MODEL_LEVELS = ("hybrid", "hybridHeight", "hybridPressure", "generalVertical", "generalVerticalLayer")
+"""Types of model levels, whose number is part of a variable's name."""
+_AT_THE_SURFACE = ("lnsp", "z")
+"""Fields that ECMWF stores on model level 1, although they lie at the surface."""
 _OWN_LEVELS = ("tropopause", "maxWind")
 """Levels without a value that are distinguished for every variable."""
 _SURFACES = ("surface", "meanSea", "oceanSurface")
@@ -47,21 +51,37 @@ def states_level(variable: Variable) -> bool:
     >>> [states_level(Variable.parse(name)) for name in ("t@850", "2t", "tp", "stl1", "t", "no2")]
     [True, True, True, True, False, False]
     """
-    if type(variable) is not Variable:
+    if type(variable) is not Variable or variable.model_level:
         return False
     known = PARAMETERS.get(variable.name)
     return bool(variable.level or (known and not known.has_levels) or _NAMED_LEVEL.search(variable.name))
 
 
+def on_model_level(name: str, type_of_level: str, value: float | None) -> str:
+    """Return the name of a variable with its model level if it lies on one.
+
+    >>> on_model_level("t", "hybrid", 60.0), on_model_level("lnsp", "hybrid", 1.0), on_model_level("t", "theta", 315)
+    ('t_ml60', 'lnsp', 't')
+    """
+    numbered = type_of_level in MODEL_LEVELS and value and value == int(value)
+    numbered = numbered and name not in _AT_THE_SURFACE and not MODEL_LEVEL.search(name)
+    return f"{name}_ml{value:.0f}" if numbered else name
+
+
 def level_text(variable: Variable, type_of_level: str, value: float | None, bottom: float | None = None) -> str:
     """Return the level of a variable in GRIB's words; empty if the name states it, or if it is unknown.
 
-    `bottom` is the other limit of a layer. Parameters that only exist at the surface or as one number for a column,
-    such as `tsr`, have many encodings: all are `surface`.
+    On a model level, whose number the name states, the level is the type. `bottom` is the other limit of a layer.
+    Parameters that only exist at the surface or as one number for a column, such as `tsr`, have many encodings: all are
+    `surface`.
 
-    >>> level_text(Variable("t"), "hybrid", 137), level_text(Variable("tsr"), "nominalTop", 0)
-    ('hybrid 137', 'surface')
+    >>> level_text(Variable("t"), "theta", 315), level_text(Variable("tsr"), "nominalTop", 0)
+    ('theta 315', 'surface')
+    >>> level_text(Variable("t_ml60"), "hybrid", 60)
+    'hybrid'
     """
+    if variable.model_level:
+        return type_of_level
     if states_level(variable) or type_of_level in ("", "unknown") or type_of_level.startswith("isobaricIn"):
         return ""
     if _WITH_VALUE.match(type_of_level):
@@ -99,7 +119,7 @@ def with_axes(variable: Variable, level: str, along_grid: bool | None) -> str:
     >>> with_axes(Variable("u"), "hybrid 60", True), with_axes(Variable("2t"), "", True)
     ('hybrid 60, the axes of the grid', '')
     """
-    if along_grid is None or variable.name not in VECTOR_COMPONENTS:
+    if along_grid is None or not variable.component:
         return level
     return ", ".join(filter(None, (level, GRID_AXES if along_grid else EARTH_AXES)))
 
@@ -124,7 +144,7 @@ def stated_level(
     of a projected or curvilinear grid.
     """
     if stated := attributes.get(LEVEL_ATTRIBUTE):
-        return "" if states_level(variable) and variable.name not in VECTOR_COMPONENTS else str(stated)
+        return "" if states_level(variable) and not variable.component else str(stated)
     single = [axis for axis in axes if axis[2] is not None and axis[2].size == 1 and axis[2].dtype.kind in "fiu"]
     found = [axis_level(name, about, float(values.item())) for name, about, values in single if values is not None]
     found = [(kind, value) for kind, value in found if kind]
@@ -137,7 +157,7 @@ def stated_level(
 def level_of(catalog: Catalog, variable: int) -> str:
     """Return the level of the variable at this position in a catalog; several raise `InputError`."""
     what = catalog.wanted[variable]
-    if states_level(what) and what.name not in VECTOR_COMPONENTS:
+    if states_level(what) and not what.component:
         return ""
     found = catalog.levels(np.flatnonzero(catalog.rows["variable"] == variable))
     stated = sorted(((text, count) for text, count in found.items() if text), key=lambda pair: -pair[1])

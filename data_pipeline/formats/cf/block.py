@@ -13,10 +13,10 @@ from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
 from data_pipeline.formats.cf.cf_header import DataVariable, Header, role_of
 from data_pipeline.formats.cf.cf_variables import NameMap, amount_conversion, find_own_conversion, rate_conversion
-from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizontal, levels_of
+from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizontal, levels_of, model_levels
 from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
-from data_pipeline.formats.levels import stated_level
+from data_pipeline.formats.levels import MODEL_LEVELS, axis_level, stated_level
 from data_pipeline.grids.points import Points
 from data_pipeline.task import Variable, own_process
 from data_pipeline.variables.meaning import UNKNOWN
@@ -37,9 +37,10 @@ class FieldBlock:
     """The fields of a variable, in the file's order along its `outer` dimensions.
 
     `across` are the dimensions of rows and columns, or of points (two, one, or none for a single point); `outer` are
-    all other dimensions. `levels` (hPa) and `numbers` (members) have one entry per field. `process` is the processing
-    over time; it is empty if neither the file nor the user's name states it. `hours` is the interval that the user's
-    name states, or 0. `summary` is empty except for the means, standard deviations and quantiles of `cf.summaries`.
+    all other dimensions. `levels` (hPa; negative numbers of model levels) and `numbers` (members) have one entry per
+    field. `process` is the processing over time; it is empty if neither the file nor the user's name states it. `hours`
+    is the interval that the user's name states, or 0. `summary` is empty except for the means, standard deviations and
+    quantiles of `cf.summaries`.
     """
 
     header: Header
@@ -75,7 +76,7 @@ class FieldBlock:
             time = TimeCoordinates.of(header, data)
             members = {coordinate.name for coordinate in header.coordinates_of(data, "number")}
             refuse_statistics(data.attributes, {*data.dimensions, *data.coordinate_names} - members)
-            _refuse_other_dimensions(header, data, outer, time)
+            _refuse_other_dimensions(header, data, outer, time, bool((levels < 0).any()))
             numbers = _numbers(header, data, outer)
             process = "" if timeless else _process(header, data, given)
             hours = given.period if given and not timeless else 0
@@ -106,15 +107,25 @@ class FieldBlock:
         return tuple(None if level == NO_WHOLE_LEVEL else self.variable(level) for level in levels)
 
     def variable(self, level: int) -> Variable:
-        """Return the variable of the fields at a level."""
+        """Return the variable of the fields at a level; a negative one is the number of a model level."""
         process = own_process(self.short_name) if self.rate else self.process
+        if level < 0:
+            return Variable(f"{self.short_name}_ml{-level}", process=process)
         return Variable(self.short_name, level, process=process)
+
+    def fields_of(self, variable: Variable) -> np.ndarray:
+        """Return whether each field belongs to a variable."""
+        fits = np.array([own == variable for own in self.variables])
+        return np.asarray(fits[np.unique(self.levels, return_inverse=True)[1]])
 
     @cached_property
     def level(self) -> str:
         """The level of fields that are not on pressure levels; see `formats.levels`."""
         axes = (one for one in self.header.vertical_axes(self.data) if not set(one.dimensions) & set(self.across))
-        described = ((axis.name, axis.attributes, axis.values) for axis in axes)
+        described = [(axis.name, axis.attributes, axis.values) for axis in axes]
+        if (self.levels < 0).any():
+            kinds = (axis_level(name, about, 1.0)[0] for name, about, _ in described)
+            return next(kind for kind in kinds if kind in MODEL_LEVELS)
         grid = self.horizontal.grid
         plane = isinstance(grid, Points) and not grid.ids
         return stated_level(self.variable(SURFACE), self.data.attributes, described, plane)
@@ -233,9 +244,15 @@ def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.n
     return data.broadcast(member, values.astype(np.int64), outer)
 
 
-def _refuse_other_dimensions(header: Header, data: DataVariable, outer: tuple[str, ...], time: TimeCoordinates) -> None:
-    """Raise an `InputError` if an outer dimension with several values is neither time, member nor level."""
+def _refuse_other_dimensions(
+    header: Header, data: DataVariable, outer: tuple[str, ...], time: TimeCoordinates, numbered: bool
+) -> None:
+    """Raise an `InputError` if an outer dimension with several values is neither time, member nor level.
+
+    Model levels count if the variable's fields are `numbered` by them.
+    """
     understood = [*time.coordinates, header.coordinate(data, "level"), header.coordinate(data, "number")]
+    understood += [model_levels(header, data)[0]] if numbered else []
     counted = {name for coordinate in understood if coordinate for name in coordinate.dimensions}
     for name, size in zip(data.dimensions, data.shape, strict=True):
         if name in outer and name not in counted and size > 1:

@@ -153,7 +153,7 @@ class BlockCatalog(ABC):
         """Return units and long name of the variables called `name`; different units raise an `InputError`."""
         found = {}
         for block in self.blocks:
-            if block.short_name == name:
+            if block.short_name in (name, Variable(name).parameter):
                 units, long_name = block.units_and_long_name
                 found[units] = long_name
         if len(found) > 1:
@@ -224,7 +224,7 @@ def _rows(block: FieldBlock, file: int, number: int, wanted: Sequence[Variable],
     rows["variable"] = -1
     for k, variable in enumerate(wanted):
         if variable in block.variables:
-            rows["variable"][block.levels == variable.level] = k
+            rows["variable"][block.fields_of(variable)] = k
     if not timeless:
         rows["init"], rows["step"], rows["interval"] = block.times[:3]
         rows["number"] = block.numbers

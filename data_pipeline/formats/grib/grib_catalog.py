@@ -28,7 +28,6 @@ from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import UNKNOWN
-from data_pipeline.variables.parameters import VECTOR_COMPONENTS
 from data_pipeline.variables.units import Conversion
 
 ROW = np.dtype([*RECORD.descr, ("file", "i4"), ("variable", "i4")])
@@ -258,7 +257,7 @@ def _forget_unnamed_intervals(rows: np.ndarray, kinds: Sequence[Kind], own: Sequ
 def _tell_turned_winds(files: str, rows: np.ndarray, kinds: Sequence[Kind], wanted: Sequence[Variable]) -> None:
     """Say how many fields are components along the axes of their grid, which are not eastward and northward."""
     turned = np.array([bool(kind.layout.section) and kind.layout.along_grid for kind in kinds])[rows["kind"]]
-    turned &= np.array([variable.name in VECTOR_COMPONENTS for variable in wanted])[rows["variable"]]
+    turned &= np.array([variable.component for variable in wanted])[rows["variable"]]
     if turned.any():
         names = ", ".join(str(wanted[k]) for k in np.unique(rows["variable"][turned]))
         say_once(
