@@ -47,7 +47,12 @@ ANALYSES = [
 FORECASTS = [
     (VALID_TIME, "time", K, "has valid times but no start of the forecasts; add"),
     ({**when(DAYS), "step": ((), 24.0, {"units": "hours"})}, "time", K, "time may be the start or the valid time of"),
-    ({**FORECAST, **when("months", **A_STEP)}, "step", K, "units 'months'; convert lead times to days, hours, min"),
+    (
+        {**FORECAST, **when("fortnights", **A_STEP)},
+        "step",
+        K,
+        "units .fortnights.; convert lead times to days, hours, min",
+    ),
     ({**FORECAST, **when("seconds", **A_STEP)}, "step", K, "step has lead times that are not whole minutes"),
 ]
 
