@@ -11,10 +11,11 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
-from data_pipeline.formats.cf.cf_header import DataVariable, Header, role_of
+from data_pipeline.formats.cf.cf_header import DataVariable, Header, Role, role_of
 from data_pipeline.formats.cf.cf_variables import NameMap, amount_conversion, find_own_conversion, rate_conversion
 from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizontal, levels_of, model_levels
 from data_pipeline.formats.cf.geometry import Geometry
+from data_pipeline.formats.cf.percentiles import members_of_percentiles, percentile_levels
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
 from data_pipeline.formats.levels import MODEL_LEVELS, axis_level, stated_level
 from data_pipeline.grids.points import Points
@@ -67,6 +68,7 @@ class FieldBlock:
             geometry = Geometry.of(header, data)
             if geometry is None:
                 return None
+            _refuse_probabilities(header, data)
             height = None if header.coordinates_of(data, "level") else _height(header, data, geometry.dimensions)
             short_name = names.short_name(data.name, data.attributes, height)
             Variable(short_name)
@@ -74,7 +76,8 @@ class FieldBlock:
             outer = tuple(name for name in data.dimensions if name not in across)
             levels = levels_of(header, data, outer, short_name, given)
             time = TimeCoordinates.of(header, data)
-            members = {coordinate.name for coordinate in header.coordinates_of(data, "number")}
+            roles: tuple[Role, Role] = ("number", "quantile")
+            members = {coordinate.name for role in roles for coordinate in header.coordinates_of(data, role)}
             refuse_statistics(data.attributes, {*data.dimensions, *data.coordinate_names} - members)
             _refuse_other_dimensions(header, data, outer, time, bool((levels < 0).any()))
             numbers = _numbers(header, data, outer)
@@ -117,6 +120,12 @@ class FieldBlock:
         """Return whether each field belongs to a variable."""
         fits = np.array([own == variable for own in self.variables])
         return np.asarray(fits[np.unique(self.levels, return_inverse=True)[1]])
+
+    @property
+    def percentiles(self) -> np.ndarray:
+        """The levels of the percentiles that are read as members; empty for members."""
+        found = None if self.header.coordinate(self.data, "number") else self.header.coordinate(self.data, "quantile")
+        return np.empty(0) if found is None else percentile_levels(found, str(self))
 
     @cached_property
     def level(self) -> str:
@@ -215,9 +224,14 @@ def _height(header: Header, data: DataVariable, across: tuple[str, ...]) -> floa
 
 
 def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.ndarray:
-    """Return the member of each field: 0 without a member dimension; 1, 2, 3... if the dimension has no values."""
+    """Return the member of each field: 0 without a member dimension; 1, 2, 3... if the dimension has no values.
+
+    Percentiles of equal parts of the distribution are members, too.
+    """
     size = dict(zip(data.dimensions, data.shape, strict=True))
     member = header.coordinate(data, "number")
+    if member is None and (percentiles := header.coordinate(data, "quantile")):
+        return data.broadcast(percentiles, members_of_percentiles(percentiles, header.place(data)), outer)
     if member is None:
         return np.zeros(int(np.prod([size[name] for name in outer], dtype=np.int64)), np.int64)
     if member.values is None:
@@ -244,6 +258,16 @@ def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.n
     return data.broadcast(member, values.astype(np.int64), outer)
 
 
+def _refuse_probabilities(header: Header, data: DataVariable) -> None:
+    """Raise an `InputError` for probabilities of thresholds, as IMPROVER writes them."""
+    names = (data.name, str(data.attributes.get("standard_name", "")), str(data.attributes.get("long_name", "")))
+    if any(name.lower().startswith("probability_of_") for name in names):
+        raise InputError(
+            f"{header.place(data)} holds probabilities, not values of a forecast; make percentiles of them, for "
+            "instance with improver generate-percentiles --percentiles 10 20 30 40 50 60 70 80 90"
+        )
+
+
 def _refuse_other_dimensions(
     header: Header, data: DataVariable, outer: tuple[str, ...], time: TimeCoordinates, numbered: bool
 ) -> None:
@@ -251,7 +275,8 @@ def _refuse_other_dimensions(
 
     Model levels count if the variable's fields are `numbered` by them.
     """
-    understood = [*time.coordinates, header.coordinate(data, "level"), header.coordinate(data, "number")]
+    member = header.coordinate(data, "number") or header.coordinate(data, "quantile")
+    understood = [*time.coordinates, header.coordinate(data, "level"), member]
     understood += [model_levels(header, data)[0]] if numbered else []
     counted = {name for coordinate in understood if coordinate for name in coordinate.dimensions}
     for name, size in zip(data.dimensions, data.shape, strict=True):

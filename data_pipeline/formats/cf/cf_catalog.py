@@ -116,6 +116,8 @@ class BlockCatalog(ABC):
             rows.append(_rows(block, file, k, wanted, timeless))
             stored.append(block.stored[rows[-1]["field"]])
         fields, exist = np.concatenate(rows), np.concatenate(stored)
+        if many := sum(block.percentiles.size > 0 for block, _ in used):
+            say_once(f"{describe_files(files)}: percentiles of {many} variables are read as members")
         _tell_unwritten(describe_files(files), wanted, fields, exist)
         return cls(files, wanted, tuple(block for block, _ in used), fields[exist])
 
