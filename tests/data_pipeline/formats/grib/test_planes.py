@@ -139,6 +139,18 @@ def test_winds_along_the_grid_are_said_and_never_mixed_with_winds_along_east_and
         ensemble_fields(tmp_path / "both.grib", task.inputs, [24])
 
 
+def test_a_truth_in_netcdf_has_its_rows_in_another_order_than_the_ensemble(tmp_path):
+    """Points of GRIB rise in j; NetCDF keeps the order of its rows."""
+    keys = {"typeOfLevel": "heightAboveGround", "level": 2, "shortName": "2t", "dataTime": 0}
+    (tmp_path / "ensemble.grib").write_bytes(plane_message("HRDPS", FIELD, **keys, dataDate=20200101, step=24))
+    (tmp_path / "truth.grib").write_bytes(plane_message("HRDPS", FIELD, **keys, dataDate=20200102, step=0))
+    with xr.open_dataset(tmp_path / "truth.grib", engine="cfgrib", backend_kwargs={"indexpath": ""}) as truth:
+        truth.isel(y=slice(None, None, -1)).drop_vars("step").to_netcdf(tmp_path / "truth.nc")
+    archive = Archive([str(tmp_path / "ensemble.grib")], [str(tmp_path / "truth.nc")])
+    sample = ForecastDataset(archive, Task("plane", ["2t"], ["2t"], [24]), [2020])[0]
+    np.testing.assert_array_equal(sample.target.ravel(), sample.ensemble.ravel())
+
+
 def test_names_of_harmonie_near_the_ground(tmp_path):
     """ecCodes names these parameters of table 253 without their height."""
     codes = {(11, 2): "2t", (33, 10): "10u", (34, 10): "10v", (52, 2): "2r", (51, 2): "2sh", (17, 2): "2d"}
