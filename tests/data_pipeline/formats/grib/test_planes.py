@@ -139,6 +139,13 @@ def test_winds_along_the_grid_are_said_and_never_mixed_with_winds_along_east_and
         ensemble_fields(tmp_path / "both.grib", task.inputs, [24])
 
 
+def test_points_are_not_brought_to_a_regular_grid(tmp_path):
+    (tmp_path / "file.grib").write_bytes(plane_message("NBM", FIELD, typeOfLevel="surface", shortName="2t"))
+    archive = Archive([str(tmp_path / "file.grib")], [str(tmp_path / "file.grib")], grid=0.5)
+    with pytest.raises(InputError, match=r"fields of 20 points, .* cannot be brought to a grid; leave out .* cdo -f"):
+        ForecastDataset(archive, Task("plane", ["2t"], ["2t"], [0]), [2007])
+
+
 def test_a_truth_in_netcdf_has_its_rows_in_another_order_than_the_ensemble(tmp_path):
     """Points of GRIB rise in j; NetCDF keeps the order of its rows."""
     keys = {"typeOfLevel": "heightAboveGround", "level": 2, "shortName": "2t", "dataTime": 0}
