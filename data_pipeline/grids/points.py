@@ -11,7 +11,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
-from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid, unit_vectors
 from data_pipeline.grids.station_cells import StationCells
 
 SMALL_MOVE, LARGEST_MOVE = 0.1, 1.0
@@ -189,8 +189,7 @@ class Points(Grid):
     @property
     def places(self) -> np.ndarray:
         """The points on the unit sphere, (n, 3)."""
-        phi, lam = np.radians(self.latitudes), np.radians(self.longitudes)
-        return np.stack([np.sin(phi), np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam)], axis=1)
+        return unit_vectors(self.latitudes, self.longitudes)
 
     def describe_moves(self, other: Points) -> str:
         """Return how many of the same stations are more than `LARGEST_MOVE` apart, and which; "" if none is."""
