@@ -40,7 +40,7 @@ MAY_IMPORT = {
     # Its files hold shared types (grid, task, sample, protocols), the archive and the verb `prepare`.
     DATA: {COMMON, GRIDS, SAMPLES, VARIABLES, REGRIDDING, FORMULAS, FORMATS, PREFETCH},
     GRIDS: SHARED,
-    SAMPLES: {*SHARED, FORMULAS},
+    SAMPLES: {*SHARED, FORMULAS, REGRIDDING},
     READ: {*SHARED, SAMPLES, REGRIDDING, FORMATS, CF, GRIB},
     VARIABLES: {*SHARED, FORMULAS},
     REGRIDDING: SHARED,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +13,12 @@ from data_pipeline.formats.selected_points import SelectedPointsReader
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.grids.reduced_grid import ReducedGrid
-from data_pipeline.protocols import ALL, FieldReader, IdentifiedReader, Index, Window, fill_missing
+from data_pipeline.protocols import FieldReader, Index, Window
 from data_pipeline.regridding.grid_coverage import shared_points
-from data_pipeline.regridding.stations import StationWeights, station_weights
+from data_pipeline.regridding.regridded_reader import RegriddedReader
+from data_pipeline.regridding.stations import station_weights
 from data_pipeline.regridding.target import TargetGrid
-from data_pipeline.regridding.weights import Method, Weights, weights_between
-
-FIELDS_AT_ONCE = 16
-"""Fields that are read before they are brought to the other grid; bounds the memory."""
+from data_pipeline.regridding.weights import weights_between
 
 
 def regridded(catalog: Catalog, target: TargetGrid | None) -> FieldReader:
@@ -56,13 +53,6 @@ def regridded(catalog: Catalog, target: TargetGrid | None) -> FieldReader:
     return RegriddedReader(reader, target.grid, target.method, parities[catalog.rows["variable"]])
 
 
-def on_forecasts_grid(reader: FieldReader) -> FieldReader | None:
-    """Return the reader of the same fields on the grid from whose cells stations read them; None for other readers."""
-    if isinstance(reader, RegriddedReader) and reader.method is None:
-        return reader.source
-    return None
-
-
 @dataclass(frozen=True, eq=False)
 class SharedPointsReader:
     """Reads fields at the points that two grids share: `rows` and `columns` of the source."""
@@ -76,56 +66,6 @@ class SharedPointsReader:
         """Read the `window` of the fields with the numbers `wanted`; see `FieldReader`."""
         rows, columns = window
         self.source.read(wanted, out, (_index(self.rows[rows]), _index(self.columns[columns])))
-
-
-@dataclass(frozen=True, eq=False)
-class RegriddedReader:
-    """Reads fields of another grid by the weights of `method`; `parities` are those of all fields.
-
-    Without a method, the grid is one of stations, which have cells.
-    """
-
-    source: FieldReader
-    grid: Grid
-    method: Method | None = None
-    parities: np.ndarray | None = None
-
-    def identity(self, wanted: np.ndarray) -> Hashable:
-        """Return the identity of the source's fields, with target grid and method; see `IdentifiedReader`."""
-        own = (
-            self.source.identity(wanted) if isinstance(self.source, IdentifiedReader) else (id(self), wanted.tobytes())
-        )
-        return own, self.grid, self.method, None if self.parities is None else self.parities[wanted].tobytes()
-
-    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
-        """Read the `window` of the fields with the numbers `wanted`; only the rows that it needs are read."""
-        weights: Weights | StationWeights
-        if self.method is None:
-            assert isinstance(self.grid, Points)
-            weights = station_weights(self.source.grid, self.grid)
-        else:
-            weights = weights_between(self.source.grid, self.grid, self.method)
-        rows, columns = window
-        selected = np.atleast_1d(np.arange(self.grid.shape[0])[rows])
-        there = fill_missing(wanted, out)
-        if not selected.size or not there.size:
-            return
-        height, width = self.source.grid.shape
-        needed, offset = ALL, 0
-        if not isinstance(self.source.grid, ReducedGrid):
-            needed = weights.rows_needed(selected)
-            height, offset = needed.stop - needed.start, needed.start * width
-        one_row = np.ndim(np.arange(self.grid.shape[0])[rows]) == 0
-        values = np.empty((min(FIELDS_AT_ONCE, len(there)), height, width), out.dtype)
-        for first in range(0, len(there), FIELDS_AT_ONCE):
-            part = there[first : first + FIELDS_AT_ONCE]
-            numbers = wanted.ravel()[part]
-            self.source.read(numbers, values[: len(part)], (needed, ALL))
-            places = zip(*np.unravel_index(part, wanted.shape), strict=True)
-            for place, number, field in zip(places, numbers, values[: len(part)], strict=True):
-                parity = 1 if self.parities is None else int(self.parities[number])
-                regular = weights.apply(field.ravel(), selected, parity, offset)
-                out[(*place, ...)] = (regular[0] if one_row else regular)[..., columns]
 
 
 def _index(positions: np.ndarray) -> Index:

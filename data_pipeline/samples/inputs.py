@@ -13,7 +13,6 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
-from data_pipeline.formats.regridded import RegriddedReader, on_forecasts_grid
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid, unit_vectors
 from data_pipeline.grids.grid_coordinates import static_on
@@ -28,6 +27,7 @@ from data_pipeline.protocols import (
     MissingFields,
     Window,
 )
+from data_pipeline.regridding.regridded_reader import RegriddedReader, on_forecasts_grid
 from data_pipeline.samples.pseudo_members import read_moments
 from data_pipeline.task import POSITION, Channel, Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, check_targets

@@ -16,11 +16,11 @@ from data_pipeline.common.identity import fingerprint_of, hash_of
 from data_pipeline.common.messages import say
 from data_pipeline.dates import Dates
 from data_pipeline.formats.reader_versions import common_versions
-from data_pipeline.formats.regridded import RegriddedReader
 from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.grids.station_cells import StationMethod
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Fields, MissingPolicy
+from data_pipeline.regridding.regridded_reader import RegriddedReader
 from data_pipeline.regridding.stations import stations_on
 from data_pipeline.sources.array_fields import StandardDataset, static_names
 from data_pipeline.task import Task, Variable

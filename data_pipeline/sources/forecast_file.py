@@ -21,12 +21,12 @@ from data_pipeline.formats.catalog import LEVEL_STEPS
 from data_pipeline.formats.content_hash import content_hashes
 from data_pipeline.formats.open import ForecastKind, summary_fields
 from data_pipeline.formats.reader_versions import common_versions
-from data_pipeline.formats.regridded import RegriddedReader
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.formats.variables import checked_names
 from data_pipeline.grid import Grid, how_to_regrid
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import ALL, Fields
+from data_pipeline.regridding.regridded_reader import RegriddedReader
 from data_pipeline.regridding.target import TargetGrid, target_of
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, differences
