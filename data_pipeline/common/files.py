@@ -34,7 +34,7 @@ Paths = str | Path | Iterable[str | Path]
 
 
 class Url(str):
-    """The address of a Zarr store that fsspec opens, such as `https://host/folder/store.zarr`."""
+    """The address of a store: `https://host/folder/store.zarr`, which fsspec opens, or `icechunk::/data/store`."""
 
     @property
     def name(self) -> str:
@@ -46,12 +46,14 @@ FileAddress = Path | Url
 """A file, the folder of a Zarr store, or a URL."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
-ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
-"""Names of metadata files; the folder of every Zarr store holds at least one of them."""
+ICECHUNK_FILE = "refs/branch.main/ref.json"
+"""The file in every Icechunk repository that names its last snapshot."""
+ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ICECHUNK_FILE)
+"""Names of metadata files; the folder of every Zarr store and Icechunk repository holds at least one of them."""
 
 
 def is_zarr_folder(path: Path) -> bool:
-    """Whether a path is the folder of a Zarr store."""
+    """Whether a path is the folder of a Zarr store or an Icechunk repository."""
     return path.is_dir() and any((path / name).is_file() for name in ZARR_FILES)
 
 

@@ -11,9 +11,12 @@ import numpy as np
 import zarr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.extras import package
 from data_pipeline.common.files import FileAddress
 from data_pipeline.formats.cf.cf_header import DataVariable, Header, StoredVariable
 from data_pipeline.formats.zarr.array import ZarrArray
+from data_pipeline.formats.zarr.detection import is_icechunk, is_references
+from data_pipeline.formats.zarr.reference_store import ReferenceStore
 from data_pipeline.formats.zarr.zarr_store import ZarrStore
 
 
@@ -49,7 +52,7 @@ class ZarrFile:
 
 def zarr_header(address: FileAddress) -> Header:
     """Read the metadata and the coordinates of a store."""
-    store = ZarrStore(address)
+    store = _store(address)
     group = _group(store)
     found = _arrays(store, group)
     arrays = {name: ZarrArray.of(store, name, array) for name, array in found.items() if array.dtype.kind in "fiub"}
@@ -74,7 +77,7 @@ def _stored_text(array: zarr.Array) -> StoredVariable:
 
 def describe_store(address: FileAddress) -> list[object]:
     """Return what identifies a store: all metadata, texts, and hashes of its chunks."""
-    store = ZarrStore(address)
+    store = _store(address)
     group = _group(store)
     found = sorted(_arrays(store, group).items())
     described: list[object] = [dict(group.attrs)]
@@ -85,9 +88,21 @@ def describe_store(address: FileAddress) -> list[object]:
     return described
 
 
+def _store(address: FileAddress) -> ZarrStore:
+    """Return the store at an address, of the kind that is there."""
+    if is_references(address):
+        return ReferenceStore(address)
+    if is_icechunk(address):
+        with package("reading Icechunk", "icechunk"):
+            from data_pipeline.formats.zarr.icechunk_store import IcechunkStore
+
+        return IcechunkStore.at(address)
+    return ZarrStore(address)
+
+
 def _group(store: ZarrStore) -> zarr.Group:
     try:
-        return zarr.open_group(store.opened(), mode="r")
+        return zarr.open_group(store.opened(), mode="r", path=store.group.rstrip("/"))
     except InputError:
         raise
     except (FileNotFoundError, zarr.errors.ContainsArrayError):
@@ -106,7 +121,8 @@ def _arrays(store: ZarrStore, group: zarr.Group) -> dict[str, zarr.Array]:
         raise _unreadable(store, error) from None
     if groups:
         raise InputError(
-            f"{store.path} keeps its arrays in groups ({', '.join(groups)}); name one, such as {store.path}/{groups[0]}"
+            f"{store.path} keeps its arrays in groups ({', '.join(groups)}); name one, such as "
+            f"{store.address_of(groups[0])}"
         )
     if not found:
         hint = "; a store at a URL needs consolidated metadata: zarr.consolidate_metadata" if store.is_remote else ""
