@@ -97,7 +97,7 @@ def correct_cycle(
         for task in (engine.description.task for engine in engines)
     )
     what = "messages" if cycle.output_type == "grib" else "fields"
-    copied = cycle.output_type == cycle.input_type and options["member_count"] is None
+    copied = cycle.output_type == cycle.input_type != "zarr" and options["member_count"] is None
     others = ", all others copied unchanged" if copied else ""
     say(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
     for note in [*summary.notes, *notes]:

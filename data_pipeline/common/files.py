@@ -8,6 +8,7 @@ import fcntl
 import glob
 import os
 import re
+import shutil
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,9 +62,10 @@ def is_zarr_folder(path: Path) -> bool:
 def atomic_path(path: str | Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it is renamed to `path` when the block ends without an error.
 
-    Without `durable` the call does not wait for the disk, which takes seconds on a busy disk. The file then survives
-    the end of the process, but perhaps not a power failure. A full disk, a read-only folder or a missing permission
-    raises an `InputError` that names the file. The temporary file is always removed.
+    The block makes a file, or a folder, which then also takes the place of an older folder. Without `durable` the call
+    does not wait for the disk, which takes seconds on a busy disk. The file then survives the end of the process, but
+    perhaps not a power failure. A full disk, a read-only folder or a missing permission raises an `InputError` that
+    names the file. The temporary path is always removed.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}-{next(_WRITES)}.partial")
@@ -71,13 +73,38 @@ def atomic_path(path: str | Path, durable: bool = True) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         if durable:
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-        partial.replace(path)
+            for each in partial.rglob("*") if partial.is_dir() else [partial]:
+                if each.is_file():
+                    with each.open("rb") as file:
+                        os.fsync(file.fileno())
+        if partial.is_dir() and path.is_dir():
+            _replace_folder(partial, path)
+        else:
+            partial.replace(path)
     except OSError as error:
         raise disk_error(error, path) or error from None
     finally:
-        with suppress(OSError):
+        _remove(partial)
+
+
+def _replace_folder(partial: Path, path: Path) -> None:
+    """Put a folder in the place of an older one; the older one comes back if that fails."""
+    older = partial.with_name(partial.name.replace(".partial", "-older.partial"))
+    path.replace(older)
+    try:
+        partial.replace(path)
+    except BaseException:
+        older.replace(path)
+        raise
+    _remove(older)
+
+
+def _remove(partial: Path) -> None:
+    """Remove an unfinished file or folder, if it is there and may be removed."""
+    with suppress(OSError):
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
             partial.unlink()
 
 
@@ -146,8 +173,7 @@ def remove_abandoned_files(folder: Path, locked: bool = False) -> None:
     for partial in folder.glob(".*.partial" if locked else f".*.{_HOST}.*.partial"):
         process = partial.name.split(".")[-2].partition("-")[0]
         if locked or (process.isdecimal() and not _is_running(int(process))):
-            with suppress(OSError):  # the folder may belong to another user
-                partial.unlink()
+            _remove(partial)  # unless the folder belongs to another user
 
 
 def _is_running(process: int) -> bool:

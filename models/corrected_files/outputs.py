@@ -20,9 +20,9 @@ def write_outputs(
 ) -> tuple[list[WrittenFile], list[str]]:
     """Write `outputs`, one file for all `forecasts` or one for each; return them, and notes.
 
-    In the format of the input, outputs are copies. In the other format, and with `member_count`, the first output gets
-    the corrected fields of all inputs. The default of `output_type` is the format of the input, and NetCDF for a Zarr
-    store.
+    In the format of the input, outputs are copies. In another format, in Zarr and with `member_count`, the first output
+    gets the corrected fields of all inputs. The default of `output_type` is the format of the input, and NetCDF for
+    Zarr.
     """
     own = type_of(forecasts[0])
     wanted = output_type or ("netcdf" if own == "zarr" else own)
@@ -32,7 +32,7 @@ def write_outputs(
             f"member_count={members} writes the corrected fields of {len(forecasts)} files that belong together to one "
             f"new file; name a file as output, or remove member_count"
         )
-    copied = own == wanted and members is None
+    copied = own == wanted != "zarr" and members is None
     if copied and own == "grib":
         from models.corrected_files.grib_output import write_grib
 
@@ -59,10 +59,10 @@ def write_outputs(
         groups = [[path] for path in forecasts]
         files = zip(outputs, groups, counts, strict=True)
         return [WrittenFile.without_messages(*file) for file in files], notes
-    if wanted == "netcdf":
+    if wanted in ("netcdf", "zarr"):
         from models.corrected_files.netcdf_output import write_new_netcdf
 
-        count, notes = write_new_netcdf(pipelines, forecasts, outputs[0])
+        count, notes = write_new_netcdf(pipelines, forecasts, outputs[0], wanted == "zarr")
     else:
         from models.corrected_files.new_grib import write_new_grib
 
