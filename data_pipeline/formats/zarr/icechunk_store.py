@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +21,7 @@ from data_pipeline.common.files import FileAddress
 from data_pipeline.common.identity import MOST_BLOCKS, WHOLE_BYTES
 from data_pipeline.formats.zarr.detection import ICECHUNK, split_address
 from data_pipeline.formats.zarr.reference_store import content_of_file, is_local
-from data_pipeline.formats.zarr.zarr_store import THREADS, ZarrStore, content_at_url
+from data_pipeline.formats.zarr.zarr_store import ZarrStore, at_once, content_at_url
 
 _users: set[int] = set()
 """The process that uses Icechunk; a forked process gets a copy of this set without the threads of Icechunk."""
@@ -104,8 +103,7 @@ def _outside(path: FileAddress, snapshot: str, process: int) -> list[str]:
             raise InputError(f"there is no {url}, to which chunks of {path} point; fetch it again")
         return state
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(content, urls))
+    return at_once(content, urls)
 
 
 @lru_cache(maxsize=16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +25,7 @@ from data_pipeline.common.files import FileAddress, Url
 from data_pipeline.common.identity import hash_of, sampled_hash
 from data_pipeline.formats.grib.decode import decode_in_order
 from data_pipeline.formats.zarr.detection import REFERENCES, split_address
-from data_pipeline.formats.zarr.zarr_store import THREADS, ZarrStore, content_at_url
+from data_pipeline.formats.zarr.zarr_store import ZarrStore, at_once, content_at_url
 
 
 def is_local(url: str) -> bool:
@@ -114,9 +113,8 @@ class ReferenceStore(ZarrStore):
                 return f"{state} {[*map(int, part)]}"
             return content_of_file(url, *map(int, part), fields=fields, whole=whole)
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            states = dict(zip(remote, pool.map(self._state, remote), strict=True))
-            return list(pool.map(content, found))
+        states = dict(zip(remote, at_once(self._state, remote), strict=True))
+        return at_once(content, found)
 
     def _state(self, url: str) -> str:
         systems: Mapping[str | None, Any] = self._files.fss

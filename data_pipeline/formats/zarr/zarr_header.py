@@ -22,10 +22,12 @@ from data_pipeline.formats.zarr.zarr_store import ZarrStore
 
 @dataclass(frozen=True, eq=False)
 class ZarrFile:
-    """A store with its arrays."""
+    """A store with its arrays of numbers, its attributes, and the values of its arrays of dates and durations."""
 
     store: ZarrStore
     arrays: Mapping[str, ZarrArray]
+    attributes: Mapping[str, Any]
+    dates: Mapping[str, np.ndarray]
 
     @property
     def path(self) -> FileAddress:
@@ -59,7 +61,9 @@ def zarr_header(address: FileAddress) -> Header:
     variables = {name: _stored(array) for name, array in arrays.items()}
     variables |= {name: _stored_text(array) for name, array in found.items() if name not in arrays}
     dimensions = dict.fromkeys(name for stored in variables.values() for name in stored.dimensions)
-    return Header.of(ZarrFile(store, arrays), dimensions, variables)
+    dates = {name: np.asarray(array[...]) for name, array in found.items() if array.dtype.kind in "mM"}
+    dates |= {name: arrays[name].coordinate() for name in {"steps"} & arrays.keys()}
+    return Header.of(ZarrFile(store, arrays, dict(group.attrs), dates), dimensions, variables)
 
 
 def _stored(array: ZarrArray) -> StoredVariable:

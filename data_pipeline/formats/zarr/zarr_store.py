@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,7 +25,7 @@ from data_pipeline.common.identity import BLOCK_BYTES, hash_of, sampled_hash
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.zarr.detection import is_zarr
 
-THREADS = 16
+_THREADS = 16
 """Threads that request files at once, to hide the latency of networks."""
 _ATTEMPTS = 3
 """Number of requests for a chunk at a URL before a failure is reported."""
@@ -102,8 +102,7 @@ class ZarrStore:
         if isinstance(self.path, Path) and self.path.is_file():
             checksums = _checksums(self.path, self.stamp())
             return [checksums.get(key, "") for key in keys]
-        with ThreadPoolExecutor(THREADS) as pool:
-            return list(pool.map(lambda key: self._content(key, fields, whole), keys))
+        return at_once(lambda key: self._content(key, fields, whole), keys)
 
     def length(self, key: str) -> int:
         """Return the bytes that a key has at least, as far as that is known."""
@@ -120,6 +119,12 @@ class ZarrStore:
             return ""
         except OSError as error:
             raise InputError(f"cannot read {self.path}/{key} ({error.strerror})") from None
+
+
+def at_once(request: Callable[[Any], str], items: Iterable[Any]) -> list[str]:
+    """Return the results of requests that wait for a network or a disk, several at once."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(request, items))
 
 
 async def content_at_url(system: Any, url: str) -> str:
