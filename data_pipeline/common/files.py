@@ -42,6 +42,11 @@ class Url(str):
         """The last part of the address."""
         return self.rstrip("/").rpartition("/")[2]
 
+    @property
+    def state(self) -> str:
+        """A text for `describe_state`."""
+        return self
+
 
 FileAddress = Path | Url
 """A file, the folder of a Zarr store, or a URL."""
@@ -217,7 +222,7 @@ def describe_state(address: FileAddress) -> str:
     The text includes the inode's change time, because a copy over the file may keep the modification time.
     """
     if isinstance(address, Url):
-        return address
+        return address.state
     files = [address / name for name in ZARR_FILES] if address.is_dir() else [address]
     found = [file.stat() for file in files if file.exists()]
     states = [(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) for status in found]
@@ -255,7 +260,9 @@ def expand_addresses(paths: Paths) -> list[FileAddress]:
         raise InputError("no files were given; give paths or patterns such as data/output.sfc.*")
     found: dict[FileAddress, None] = {}
     for pattern in patterns:
-        if isinstance(pattern, str) and _URL.match(pattern):
+        if isinstance(pattern, Url):
+            found[pattern] = None
+        elif isinstance(pattern, str) and _URL.match(pattern):
             found[Url(pattern)] = None
         else:
             found.update(dict.fromkeys(_matches(str(Path(pattern).expanduser()))))
