@@ -24,6 +24,7 @@ class NewStore:
     def __init__(self, path: Path, fill: float) -> None:
         self.path, self.fill = path, fill
         self.sizes, self.names = dict[str, int](), set[str]()
+        self._arrays: dict[str, Any] = {}  # an array that is opened again forgets that it writes all chunks
         self._group = zarr.open_group(path, mode="w", zarr_format=2)
 
     def create(
@@ -40,7 +41,7 @@ class NewStore:
                 chunks[outer - 1] = max(1, min(shape[outer - 1], CHUNK_BYTES // field))
         elif kind is str:
             values = np.asarray(values).astype(str)
-        array = self._group.create_array(
+        array = self._arrays[name] = self._group.create_array(
             name,
             shape=shape,
             chunks=tuple(map(int, chunks)),
@@ -56,8 +57,7 @@ class NewStore:
 
     def put(self, name: str, key: tuple[int, ...], values: np.ndarray) -> None:
         """Write the values of an array at a position of its first dimensions."""
-        array: Any = self._group[name]
-        array[key] = values
+        self._arrays[name][key] = values
 
     def finish(self, attributes: Mapping[str, Any]) -> None:
         """Write the attributes of the store, and one copy of all metadata."""

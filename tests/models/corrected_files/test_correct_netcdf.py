@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 from itertools import product
+from pathlib import Path
 
 import netCDF4
 import numpy as np
@@ -227,7 +228,7 @@ def test_any_input_becomes_a_zarr_store(forecast, command, tmp_path):
         read_sidecar(store)
 
 
-def test_an_interrupted_store_leaves_the_older_one(tmp_path):
+def test_an_interrupted_store_leaves_the_older_one(tmp_path, monkeypatch):
     path, variables = tmp_path / "out.zarr", [NewVariable("t2m", Variable("2t"), "K", (0,))]
     times = STARTS[:1], [24], [1], variables
 
@@ -243,8 +244,21 @@ def test_an_interrupted_store_leaves_the_older_one(tmp_path):
     (abandoned / "t2m").mkdir(parents=True)  # of a run that was killed
     with pytest.raises(KeyboardInterrupt):
         write(2)
+    replace = Path.replace
+
+    def interrupted(self, target):
+        if target == path and "older" not in self.name:  # the older store has stepped aside for the new one
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(3)
     assert [each.name for each in tmp_path.iterdir()] == ["out.zarr"]
     assert (open_ensemble(path)["2t"].values == 1).all()
+    write(np.nan)
+    assert np.isnan(open_ensemble(path)["2t"].values).all()  # a field of missing values, not a missing field
     path.rename(tmp_path / "other")
     path.mkdir()
     with pytest.raises(InputError, match=r"out.zarr exists and is no Zarr store; choose another name"):
