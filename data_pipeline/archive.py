@@ -14,6 +14,7 @@ from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import expand_addresses
 from data_pipeline.common.identity import fingerprint_of
+from data_pipeline.common.messages import say_once
 from data_pipeline.dates import Dates
 from data_pipeline.formats import open as files
 from data_pipeline.formats.content_hash import content_hashes
@@ -22,10 +23,15 @@ from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.formats.variables import checked_names
+from data_pipeline.grid import Grid
+from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.grids.reduced_grid import ReducedGrid
+from data_pipeline.grids.station_cells import STATION_METHODS, StationMethod
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Fields, MissingPolicy
-from data_pipeline.regridding.target import TargetGrid, check_grid_option, regular_grid
+from data_pipeline.regridding.area import check_area, cut
+from data_pipeline.regridding.stations import stations_on
+from data_pipeline.regridding.target import SAME_POINTS, TargetGrid, check_grid_option, regular_grid
 from data_pipeline.regridding.weights import METHODS, Method
 from data_pipeline.task import Task, Variable
 from data_pipeline.truth_checks import CHECKS_VERSION, Findings, TruthChecks, checked, examine
@@ -50,7 +56,11 @@ class Archive:
 
     `grid` names the grid on which all parts are read: `ensemble` or `analysis` for the grid of this part, or a number
     of degrees. The method `regridding` brings fields to this grid. With None, all parts must have the points of the
-    ensemble's grid.
+    ensemble's grid, or the analyses are observations at stations: then the ensemble and the static fields are read at
+    these stations, and `station_cells` says which cells of the grid give their forecast, see
+    `regridding.stations.stations_on`.
+
+    With `area`, [north, west, south, east] in degrees, only the points in this box are read.
 
     `truth_checks` decides about implausible values of the analyses (`data_pipeline.truth_checks`): they are only
     reported (`report`), are missing (`mask`), or raise an `error` when they are read.
@@ -65,6 +75,8 @@ class Archive:
     intervals: Mapping[str, Any] | None = None
     grid: str | float | None = None
     regridding: Method = "conservative"
+    station_cells: StationMethod | None = None
+    area: Sequence[float] | None = None
     truth_checks: TruthChecks = "report"
 
     moments: ClassVar[None] = None
@@ -78,6 +90,9 @@ class Archive:
         _ = self._ensemble_intervals, self._analysis_intervals
         check_grid_option(self.grid)
         check_choice("data.archive.regridding", self.regridding, METHODS)
+        check_area(self.area)
+        if self.station_cells is not None:
+            check_choice("data.archive.station_cells", self.station_cells, STATION_METHODS)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options only; another process reads the files itself, also for the fingerprint."""
@@ -107,11 +122,15 @@ class Archive:
     @cached_property
     def static(self) -> xr.Dataset:
         """All static fields, (latitude, longitude); empty if there are none."""
+        return self._static_on(self._target)
+
+    def _static_on(self, target: TargetGrid | None) -> xr.Dataset:
+        """Return all static fields on a grid."""
         if not self.static_fields:
             import xarray as xr
 
             return xr.Dataset()
-        return files.static_dataset(self.static_fields, self.variable_names, self._target)
+        return files.static_dataset(self.static_fields, self.variable_names, target)
 
     @cached_property
     def oracle(self) -> Archive | None:
@@ -128,8 +147,10 @@ class Archive:
         contents = {part: [[path.name for path in own], content_hashes(own)] for part, own in paths.items()}
         stated = [self._ensemble_intervals.described, self._analysis_intervals.described]
         grid = self.grid is not None and [self.grid, self.regridding]
+        parts = {"cells": self.station_cells, "area": self.area and list(self.area)}
+        cells = [[name, value] for name, value in parts.items() if value]
         masked = [CHECKS_VERSION] if self.truth_checks == "mask" else []
-        return fingerprint_of(contents, common_versions(), self.variable_names or {}, stated, grid, *masked)
+        return fingerprint_of(contents, common_versions(), self.variable_names or {}, stated, grid, *cells, *masked)
 
     def _findings(self, variable: Variable) -> Findings:
         """Return the implausible values of the analyses of a variable, compared with forecasts of all lead times."""
@@ -158,9 +179,17 @@ class Archive:
 
     @cached_property
     def _given_target(self) -> TargetGrid | None:
-        """The grid that the option `grid` names, or None."""
+        """The points of `area` on the grid that the options name; None for the whole grid of the ensemble."""
+        if self.area is None:
+            return self._whole_target
+        whole = self._whole_target or self._own_target
+        return whole and replace(whole, grid=cut(whole.grid, self.area))
+
+    @cached_property
+    def _whole_target(self) -> TargetGrid | None:
+        """The grid that the option `grid` names, or the stations of the observations, or None."""
         if self.grid is None:
-            return None
+            return self._stations
         if isinstance(self.grid, str):
             return TargetGrid(files.grid_of_files(getattr(self, self.grid), self.variable_names), self.regridding)
         parts = [part for part in (self.ensemble, self.analysis, self.static_fields) if part]
@@ -168,15 +197,44 @@ class Archive:
         return TargetGrid(regular_grid(self.grid, grids), self.regridding)
 
     @cached_property
+    def _stations(self) -> TargetGrid | None:
+        """The stations of the observations, if the ensemble has a grid; else None."""
+        grid = self._grid_of("ensemble")
+        stations = None if grid is None or has_ids(grid) else self._grid_of("analysis")
+        if grid is None or not isinstance(stations, Points) or not stations.ids:
+            if self.station_cells:
+                raise InputError(
+                    "data.archive.station_cells is for an ensemble on a grid and observations at stations with ids; "
+                    "leave it out"
+                )
+            return None
+        points, sentence = stations_on(
+            stations, grid, self.station_cells, lambda cells: self._static_on(TargetGrid(cells))
+        )
+        say_once(f"{', '.join(self.ensemble)}: {sentence}")
+        return TargetGrid(points)
+
+    def _grid_of(self, part: str) -> Grid | None:
+        """Return the grid of a part; None if it has no files, or they cannot be read.
+
+        Opening such a part raises a better error, and a store needs no files.
+        """
+        try:
+            paths = getattr(self, part)
+            return files.grid_of_files(paths, self.variable_names) if paths else None
+        except InputError:
+            return None
+
+    @cached_property
     def _target(self) -> TargetGrid | None:
         """The grid of analyses and static fields: the grid that the option names, else the ensemble's points."""
-        if self.grid is not None or not self.ensemble:
-            return self._given_target
-        try:
-            grid = files.grid_of_files(self.ensemble, self.variable_names)
-        except InputError:
-            return None  # opening the ensemble raises a better error, and a store needs no ensemble
-        return None if isinstance(grid, ReducedGrid) else TargetGrid(grid)
+        return self._given_target or (None if self.grid is not None else self._own_target)
+
+    @property
+    def _own_target(self) -> TargetGrid | None:
+        """The ensemble's grid; None if it is not regular."""
+        grid = self._grid_of("ensemble")
+        return None if grid is None or isinstance(grid, ReducedGrid) else TargetGrid(grid)
 
     @property
     def exists(self) -> bool:
@@ -191,6 +249,11 @@ class Archive:
         return format_of(expand_addresses(getattr(self, part))[0])
 
 
-def regridding_of(source: object) -> Method | None:
-    """Return the method of regridding of an archive; None if its option `grid` is not set, or for other sources."""
-    return source.regridding if isinstance(source, Archive) and source.grid is not None else None
+def regridding_of(source: object) -> str | None:
+    """Return how fields come to the grid: by a method if `grid` is set, from its points if `area` is, else None.
+
+    It is None for other sources than an archive.
+    """
+    if not isinstance(source, Archive) or (source.grid is None and source.area is None):
+        return None
+    return source.regridding if source.grid is not None else SAME_POINTS

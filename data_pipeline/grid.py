@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from data_pipeline.common.errors import InputError
 
@@ -130,3 +131,9 @@ def half_way(points: np.ndarray) -> np.ndarray:
         return np.array([points[0] - 0.5, points[0] + 0.5])
     middle = (points[:-1] + points[1:]) / 2
     return np.concatenate([[2 * points[0] - middle[0]], middle, [2 * points[-1] - middle[-1]]])
+
+
+def unit_vectors(latitudes: ArrayLike, longitudes: ArrayLike) -> np.ndarray:
+    """Return positions on the unit sphere, (..., 3): sin φ, cos φ cos λ, cos φ sin λ."""
+    lat, lon = np.radians(latitudes), np.radians(longitudes)
+    return np.stack(np.broadcast_arrays(np.sin(lat), np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon)), axis=-1)

@@ -63,6 +63,7 @@ from evaluation.forecasters.references import (
     check_references,
     fit_persistence,
     fit_references,
+    open_lapse_rate,
     reference_warnings,
     tile_of,
     training_years_warnings,
@@ -333,6 +334,10 @@ def gather_models(plan: Plan, correctors: Mapping[str, FoldCorrectors], data: Sc
         persistence, fit = fit_persistence(whole, task, dates, training, domain)
         fits.append(fit)
         models |= {"persistence": persistence} if persistence else {}
+    if "lapse_rate" in wanted:
+        lapse_rate, fit = open_lapse_rate(task, domain)
+        fits.append(fit)
+        models |= {"lapse_rate": lapse_rate} if lapse_rate else {}
     models |= {name: FileForecaster(one, domain, plan.device) for name, one in data.files.items()}
     notes = training_years_warnings(fits, correctors)
     notes += [note for name, folds in (own | correctors).items() for note in unfitted_warnings(name, folds)]
@@ -386,7 +391,7 @@ def score_entrants(
         options = replace(options, workers=workers, jobs=plan.cluster.at_once)
         board = score_models(entrants.models, data.forecasts, data.weights, entrants.oracle, options, mesh)
     board = replace(pool_runs(board, plan.runs), lost=mesh.broadcast(dict(board.lost)))
-    drawn = {name for name, file in files.items() if file.drawn}
+    drawn = {name for name, file in files.items() if file.drawn} | ({"lapse_rate"} & {*entrants.models})
     alone = with_first_runs(entrants.compared, plan.runs)
     return replace(board, independent=drawn | {name for name, one in alone.items() if claims(one.first.model).any_size})
 

@@ -77,12 +77,12 @@ def lowest_validation(correctors: Mapping[str, Corrector], runs: Mapping[str, Se
 def lowest_crps(scores: Mapping[str, Any]) -> str:
     """Return the corrector with the lowest CRPS on the scored years, the fair one where it is valid.
 
-    Without a corrector, it returns climatology or persistence. The choice uses the truth of the scored years, so it is
-    for display only: it does not show which model is best.
+    Without a corrector, it returns another reference than the raw ensemble. The choice uses the truth of the scored
+    years, so it is for display only: it does not show which model is best.
     """
     models = scores["models"]
-    correctors = [name for name in models if name not in ("raw", "climatology", "persistence")]
-    others = [name for name in ("climatology", "persistence") if name in models]
+    others = [name for name in ("climatology", "persistence", "lapse_rate") if name in models]
+    correctors = [name for name in models if name not in ("raw", *others)]
     return min(
         correctors or others[:1], key=lambda name: models[name][judging_score([models[name]["crps_fair_valid"]])]
     )

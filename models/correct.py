@@ -24,6 +24,7 @@ from data_pipeline.formats.variables import checked_names
 from models.corrected_files.conformal_option import conformal_layers, record_layers
 from models.corrected_files.correct_files import correct_files
 from models.corrected_files.input_files import Cycle, InputFiles, find_cycles, is_folder, name_files
+from models.corrected_files.opening import WantedStations
 from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipelines
 from models.engines.engine import Engine
@@ -81,15 +82,16 @@ def correct_cycle(
         seed=options["seed"],
         members=options["members"],
         member_count=options["member_count"],
-        history=history_paths(options["history"]),
+        history=path_texts("history", options["history"]),
         conformal=layers,
         template=options["template"],
         mark=options["mark"],
         products=product_texts(options["products"]),
     )
     summary = correct_files(
-        engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, cycle.output_type, guards
-    )
+        engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, cycle.output_type, guards,
+        wanted_stations(options["stations"], options["static_fields"]),
+    )  # fmt: skip
     for output in outputs:
         mesh.run_on_first(partial(record_layers, output, layers))
     parts = "; ".join(
@@ -97,8 +99,7 @@ def correct_cycle(
         for task in (engine.description.task for engine in engines)
     )
     what = "messages" if cycle.output_type == "grib" else "fields"
-    copied = cycle.output_type == cycle.input_type != "zarr" and options["member_count"] is None
-    others = ", all others copied unchanged" if copied else ""
+    others = ", all others copied unchanged" if summary.copied else ""
     say(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
     for note in [*summary.notes, *notes]:
         say(note)
@@ -220,6 +221,16 @@ def file_path(option: str, value: object) -> Path:
     return Path(value).expanduser()
 
 
+def wanted_stations(path: object, static: object) -> WantedStations | None:
+    """Return the options `stations` and `static_fields`."""
+    listed = path_texts("static_fields", static)
+    if path is None:
+        if listed:
+            raise InputError("static_fields is for the stations of stations=FILE; name that file, or leave it out")
+        return None
+    return WantedStations(str(file_path("stations", path)), listed)
+
+
 def product_texts(value: object) -> tuple[str, ...]:
     """Return the texts of the option `products`: null, one text, or a list of them."""
     listed = value if isinstance(value, list) else [] if value is None else [value]
@@ -230,11 +241,13 @@ def product_texts(value: object) -> tuple[str, ...]:
     return tuple(listed)
 
 
-def history_paths(value: object) -> tuple[str, ...]:
-    """Return the files of past analyses: the option is null, one path, folder or pattern, or a list of them."""
+def path_texts(option: str, value: object) -> tuple[str, ...]:
+    """Return the paths of an option that is null, one path, folder or pattern, or a list of them."""
     listed = value if isinstance(value, list) else [] if value is None else [value]
     if wrong := [one for one in listed if not isinstance(one, str) or not one]:
-        raise InputError(f"history must be a path or a list of paths, got {wrong[0]!r}; write a number as ./{wrong[0]}")
+        raise InputError(
+            f"{option} must be a path or a list of paths, got {wrong[0]!r}; write a number as ./{wrong[0]}"
+        )
     return tuple(listed)
 
 

@@ -29,7 +29,7 @@ from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points, grid_of_json
 from data_pipeline.protocols import ALL, MeasuredDataset
-from data_pipeline.regridding.target import TargetGrid
+from data_pipeline.regridding.target import TargetGrid, target_of
 from data_pipeline.sample import Sample, forecast_times, latitude_band, select_channels
 from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
@@ -101,8 +101,7 @@ class Corrector(nn.Module):
     @property
     def target_grid(self) -> TargetGrid | None:
         """The grid to which forecasts on other grids are brought; None if the training data had it already."""
-        method = self.provenance.get("regridding")
-        return None if method is None else TargetGrid(self.grid, method)
+        return target_of(self.grid, self.provenance.get("regridding"))
 
     @property
     def fitted_parts(self) -> tuple[str, ...]:
@@ -150,6 +149,8 @@ class Corrector(nn.Module):
         member_count: int | None = None,
         quantile_levels: str = "hazen",
         history: str | Sequence[str] | None = None,
+        stations: Points | None = None,
+        static_fields: xr.Dataset | None = None,
         seed: int = 0,
         on_problem: str = "error",
         untrained_times: str = "problem",
@@ -165,7 +166,8 @@ class Corrector(nn.Module):
 
         `analysis` is for correctors that read it at the start. The other options are options of `deepweather correct`;
         `fallback` is the corrector for `on_problem="emos"`. With `member_count`, the result has the corrected fields
-        only.
+        only. A corrector of stations that was trained with forecasts on a grid reads them at its stations, or at
+        `stations`, for which `static_fields` are land-sea mask and surface height of the forecast model.
         """
         # Imported here, because only this method of the module depends on engines and corrections.
         from models.correction.correct_dataset import correct_with
@@ -175,6 +177,7 @@ class Corrector(nn.Module):
         guard = Guard(on_problem, None if fallback is None else TorchEngine.of(fallback, device), untrained_times)
         return correct_with(
             TorchEngine.of(self, device), dataset, analysis, names, guard, history,
+            stations=stations, static_fields=static_fields,
             members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
         )  # fmt: skip
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
-from data_pipeline.grids.points import Points, altitudes_of
+from data_pipeline.grids.points import Points, station_fields
 from data_pipeline.sample import Sample
 from data_pipeline.samples.inputs import static_values
 from data_pipeline.task import POSITION, Task
@@ -69,9 +69,9 @@ def moved_to(corrector: Corrector, points: Points, static: xr.Dataset | None = N
         "relative": [False] * targets,
     }  # fmt: skip
     if len(new):
-        known = _subset(own, learnt)
+        known = own.at(learnt)
         reach = _reach(known)
-        far = distances(_subset(points, new), known).min(1) > reach
+        far = distances(points.at(new), known).min(1) > reach
         about |= {"new": new[~far].tolist(), "far": new[far].tolist(), "reach": reach}
         kriging = _kriging(corrector, known, learnt, points, new, fields)
         choice = _choose(corrector, state, maps, learnt, kriging)
@@ -105,7 +105,7 @@ def _static(corrector: Corrector, points: Points, found: np.ndarray, given: xr.D
     task, known = corrector.task, corrector.static.cpu().numpy()
     if given is None and (found >= 0).all():
         return known[:, found]
-    known_names = {*(given or ()), *altitudes_of(points)}
+    known_names = {*(given or ()), *station_fields(points)}
     if lacking := [name for name in task.static if name not in known_names]:
         raise InputError(
             f"the corrector reads the static field {lacking[0]}, which is unknown at {int((found < 0).sum())} new "
@@ -150,10 +150,6 @@ def _learnt(corrector: Corrector, state: Mapping[str, Tensor], maps: list[str]) 
     return positions
 
 
-def _subset(points: Points, at: np.ndarray) -> Points:
-    return Points(tuple(np.array(points.latitudes)[at]), tuple(np.array(points.longitudes)[at]))
-
-
 def _reach(known: Points) -> float:
     """Return the greatest distance (km) of a new station from the nearest known one."""
     apart = distances(known, known)
@@ -172,7 +168,7 @@ def _kriging(
         np.array([side[name][at] for name in names]).reshape(-1, len(at)).T
         for side, at in ((own, learnt), (other, new))
     )
-    return Kriging(known, _subset(points, new), terms, new_terms)
+    return Kriging(known, points.at(new), terms, new_terms)
 
 
 def _trend_fields(task: Task, grid: Grid, static: Tensor) -> dict[str, np.ndarray]:
@@ -180,10 +176,8 @@ def _trend_fields(task: Task, grid: Grid, static: Tensor) -> dict[str, np.ndarra
 
     The forecast is that of the model's altitude, so the difference from the station's comes first.
     """
-    known = altitudes_of(grid)
-    found = {"altitude": known["altitude"]} if "altitude" in known else {}
-    if len(known) == 2:
-        found = {"difference": known["altitude"] - known["model_altitude"]} | found
+    known = station_fields(grid)
+    found = {name: known[name] for name in ("height_difference", "altitude") if name in known}
     others = [k for k, name in enumerate(task.static_names) if name not in (*POSITION, *known)]
     return found | {task.static_names[k]: static[k, :, 0].numpy() for k in others}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from data_pipeline.formats.open import open_ensemble as open_ensemble
     from data_pipeline.formats.open import open_static as open_static
     from data_pipeline.formats.table.table_datasets import open_table as open_table
+    from data_pipeline.grids.points import Points as Points
     from data_pipeline.regridding.target import TargetGrid as TargetGrid
     from data_pipeline.synthetic.twin.twin_datasets import twin as twin
     from data_pipeline.task import Task as Task
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 NAMES = {
     "Corrector": "models.corrector",
     "InputError": "data_pipeline.common.errors",
+    "Points": "data_pipeline.grids.points",
     "TargetGrid": "data_pipeline.regridding.target",
     "Task": "data_pipeline.task",
     "fit": "training.fit",

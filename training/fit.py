@@ -24,6 +24,7 @@ from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.common.messages import Level, subscribed
 from data_pipeline.common.named_options import described
+from data_pipeline.grids.station_cells import StationMethod
 from data_pipeline.prefetch.budget import machine_budget
 from data_pipeline.protocols import MissingPolicy
 from data_pipeline.sources.array_source import ArraySource
@@ -65,6 +66,7 @@ def fit(
     members: int | None = None,
     missing: MissingPolicy = "error",
     truth_checks: TruthChecks = "report",
+    station_cells: StationMethod | None = None,
     loss: str | Mapping[str, Any] | Loss = "crps",
     epochs: int = 15,
     batch_size: int = 8,
@@ -87,8 +89,10 @@ def fit(
     both. `missing` says what happens to a forecast that has a field without any value: it raises an `error`, keeps its
     missing values (`mask`), or is left out (`drop`). `truth_checks` says what happens to implausible values of the
     truth: they are only reported (`report`), are missing (`mask`), or raise an `error`. `members` limits each forecast
-    to its first members. `loss` is a name of `conf/loss`, or a `training.optimization.loss.Loss`. `trainer` holds
-    further options of `conf/trainer`, such as `patience` or `accelerator`.
+    to its first members. With an `ensemble` on a grid and a `truth` at stations, the corrector is one of these
+    stations; `station_cells` (`nearest`, `land`, `height`, `bilinear`) says which cells of the grid give their
+    forecasts. `loss` is a name of `conf/loss`, or a `training.optimization.loss.Loss`. `trainer` holds further options
+    of `conf/trainer`, such as `patience` or `accelerator`.
 
     `progress`, such as `print`, is called with each line about the run, and with each step of a `Progress`, whose text
     is one line. An exception that `progress` raises ends the fit. Forecasts that are left out, regressions that cannot
@@ -109,7 +113,8 @@ def fit(
         _check_periods(own)
         own_options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
         options = construct("fit", TrainerOptions, {"loggers": []} | trainer | own_options)
-        source = ArraySource(ensemble, truth, static, names, missing, truth_checks)
+        with subscribed(messages):
+            source = ArraySource(ensemble, truth, static, names, missing, truth_checks, station_cells)
         split = Split(train, val, test, gap_days=gap_days)
         budget = machine_budget()
         if _in_memory(ensemble) and _in_memory(truth):

@@ -55,6 +55,10 @@ class Format(ABC):
         """Return the grid of the first field."""
         return self.gather([address], Request(names=names)).reader.grid
 
+    def stations(self, address: FileAddress, names: Names) -> Grid:
+        """Return the stations in a file of them, which needs no fields if it is a table."""
+        return self.first_grid(address, names)
+
     def starts(self, address: FileAddress, names: Names) -> np.ndarray:
         """Return the starts of the forecasts (seconds since 1970); fields without a start have none."""
         return np.unique(self.gather([address], Request(names=names)).rows["init"]).astype(np.int64)

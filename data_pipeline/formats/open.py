@@ -22,6 +22,7 @@ from data_pipeline.formats.format import Names, Request
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.grid import Grid
+from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.protocols import Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Variable
@@ -195,6 +196,15 @@ def grid_of_files(paths: Paths, names: Names = None) -> Grid:
     """Return the grid of the first field of the first file; in formats beside GRIB, NetCDF and Zarr, of all."""
     address = expand_addresses(paths)[0]
     return format_of(address).first_grid(address, names)
+
+
+def stations_in(path: Paths, names: Names = None) -> Points:
+    """Return the stations in a file of them: a table of their positions, or any file of values at stations."""
+    address = expand_addresses(path)[0]
+    found = format_of(address).stations(address, names)
+    if not isinstance(found, Points) or not has_ids(found):
+        raise InputError(f"{address} holds {found}, not stations with ids; name a table or a NetCDF file of stations")
+    return found
 
 
 def _parsed(variables: Sequence[Variable | str] | None) -> list[Variable] | None:

@@ -137,6 +137,13 @@ class TableFormat(CFFormat):
 
         return TableCatalog, TableCatalog
 
+    def stations(self, address: FileAddress, names: Names) -> Grid:
+        """Return the stations in a table, which need no values."""
+        with package("reading tables", "train"):
+            from data_pipeline.formats.table.table_datasets import stations_of
+
+        return stations_of(*expand_paths(address))
+
     def describe(self, address: FileAddress) -> tuple[Any, ...]:
         """Return hashes of the table and of the stations beside it."""
         return tuple(contents(*expand_paths(address)))

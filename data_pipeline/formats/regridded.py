@@ -12,12 +12,13 @@ from data_pipeline.common.messages import say_once
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.selected_points import SelectedPointsReader
 from data_pipeline.grid import Grid
-from data_pipeline.grids.points import Points
+from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.protocols import ALL, FieldReader, IdentifiedReader, Index, Window, fill_missing
 from data_pipeline.regridding.grid_coverage import shared_points
+from data_pipeline.regridding.stations import StationWeights, station_weights
 from data_pipeline.regridding.target import TargetGrid
-from data_pipeline.regridding.weights import Method, weights_between
+from data_pipeline.regridding.weights import Method, Weights, weights_between
 
 FIELDS_AT_ONCE = 16
 """Fields that are read before they are brought to the other grid; bounds the memory."""
@@ -29,6 +30,10 @@ def regridded(catalog: Catalog, target: TargetGrid | None) -> FieldReader:
     None keeps the grid of the fields, which must then be regular.
     """
     reader = catalog.reader
+    stations = target.grid if target and isinstance(target.grid, Points) and target.grid.cells else None
+    if stations and not has_ids(reader.grid):
+        station_weights(reader.grid, stations)  # raises where a cell is missing
+        return RegriddedReader(reader, stations, None, np.ones(len(catalog.rows), np.int8))
     if (target is None or target.method is None) and isinstance(reader.grid, ReducedGrid):
         raise InputError(
             f"{catalog.place(0)} is on {reader.grid}; it can be read on a regular grid, whose steps in degrees "
@@ -68,11 +73,14 @@ class SharedPointsReader:
 
 @dataclass(frozen=True, eq=False)
 class RegriddedReader:
-    """Reads fields of another grid by the weights of `method`; `parities` are those of all fields."""
+    """Reads fields of another grid by the weights of `method`; `parities` are those of all fields.
+
+    Without a method, the grid is one of stations, which have cells.
+    """
 
     source: FieldReader
     grid: Grid
-    method: Method
+    method: Method | None
     parities: np.ndarray
 
     def identity(self, wanted: np.ndarray) -> Hashable:
@@ -84,7 +92,12 @@ class RegriddedReader:
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Read the `window` of the fields with the numbers `wanted`; only the rows that it needs are read."""
-        weights = weights_between(self.source.grid, self.grid, self.method)
+        weights: Weights | StationWeights
+        if self.method is None:
+            assert isinstance(self.grid, Points)
+            weights = station_weights(self.source.grid, self.grid)
+        else:
+            weights = weights_between(self.source.grid, self.grid, self.method)
         rows, columns = window
         selected = np.atleast_1d(np.arange(self.grid.shape[0])[rows])
         there = fill_missing(wanted, out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,9 @@ def grid_of(dataset: xr.Dataset) -> Grid:
     latitudes, longitudes = tuple(dataset.latitude.values), tuple(dataset.longitude.values)
     if dataset.latitude.dims != ("point",):
         return Grid(latitudes, longitudes)
-    further = {plural: tuple(dataset[name].values) for name, plural in _FURTHER.items() if name in dataset.coords}
+    further: dict[str, Any] = {
+        plural: tuple(dataset[name].values) for name, plural in _FURTHER.items() if name in dataset.coords
+    }
     return Points(latitudes, longitudes, **further)
 
 

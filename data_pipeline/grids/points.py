@@ -11,6 +11,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
+from data_pipeline.grids.station_cells import StationCells
 
 SMALL_MOVE, LARGEST_MOVE = 0.1, 1.0
 """Differences (degrees) between two positions of a station. Forecasts often have that of the nearest cell, so up
@@ -31,6 +32,7 @@ class Points(Grid):
 
     `altitudes` (m), those of the forecast model at the points (`model_altitudes`, m) and `ids` are empty if they are
     unknown. Stations have ids; the cells of a projected grid have none.
+    Stations of a gridded forecast have the `cells` that give each its forecast.
     All points have the same weight. Only models that claim `cellwise` work on points.
 
     >>> Points((47.3, 52.5), (11.4, 9.7), ids=("11120", "10338")).shape
@@ -40,6 +42,7 @@ class Points(Grid):
     altitudes: tuple[float, ...] = ()
     ids: tuple[str, ...] = ()
     model_altitudes: tuple[float, ...] = ()
+    cells: StationCells | None = None
 
     def __post_init__(self) -> None:
         for name in ("latitudes", "longitudes", "altitudes", "model_altitudes"):
@@ -52,6 +55,8 @@ class Points(Grid):
             found = len(getattr(self, name))
             if found != count and (found or name == "longitudes"):
                 raise InputError(f"{count} points need as many {name.replace('_', ' ')}, got {found}")
+        if self.cells and len(self.cells.weights) != count:
+            raise InputError(f"{count} stations need as many cells, got {len(self.cells.weights)}")
         lat = np.array(self.latitudes)
         if not np.isfinite(lat).all() or abs(lat).max() > 90 + COORDINATE_TOLERANCE:
             raise InputError(f"latitudes of points must lie within [-90, 90], got {lat.min()} to {lat.max()}")
@@ -86,14 +91,32 @@ class Points(Grid):
         """Raise `InputError`, because points have no coarser grid."""
         raise InputError(f"{self} have no neighbours, so there is no coarser grid; choose a model of single cells")
 
+    def at(self, positions: np.ndarray) -> Points:
+        """Return the points at some positions."""
+        names = ("latitudes", "longitudes", "altitudes", "ids", "model_altitudes")
+        found = {name: tuple(np.array(getattr(self, name))[positions]) for name in names if getattr(self, name)}
+        return Points(**found, cells=self.cells and self.cells.at(positions))
+
     def matches(self, other: Grid) -> bool:
-        """Return whether both have the same points in the same order, by id if both have ids, else by position."""
+        """Return whether both have the same points in the same order, by id if both have ids, else by position.
+
+        Stations whose forecasts come from different cells of a grid do not match.
+        """
         if not isinstance(other, Points) or self.shape != other.shape:
             return False
         same_ids = bool(self.ids and other.ids)
-        return (not same_ids or self.ids == other.ids) and bool(
-            self._distance(other, ...).max() <= (LARGEST_MOVE if same_ids else COORDINATE_TOLERANCE)
+        limit = LARGEST_MOVE if same_ids else COORDINATE_TOLERANCE
+        return (
+            (not same_ids or self.ids == other.ids)
+            and bool(self._distance(other, ...).max() <= limit)
+            and bool(self._of_same_cells(other, np.arange(len(self.latitudes))).all())
         )
+
+    def _of_same_cells(self, other: Points, theirs: np.ndarray) -> np.ndarray:
+        """Return whether the forecast of each station comes from the same cells in both, (n,); True if unknown."""
+        if self.cells is None or other.cells is None:
+            return np.ones(len(theirs), bool)
+        return self.cells.same(other.cells, theirs)
 
     def positions_in(self, other: Points) -> np.ndarray:
         """Return the index of each point in `other`, (n,), or -1 where `other` lacks the point; see `found_in`."""
@@ -137,6 +160,13 @@ class Points(Grid):
             raise InputError(
                 f"{self} and {other} have {len(there)} equal ids, {notes[-1]}; give different stations different ids"
             )
+        others_cells = (found >= 0) & ~far & ~self._of_same_cells(other, np.maximum(found, 0))
+        if others_cells.any():
+            raise InputError(
+                f"the forecasts of {others_cells.sum()} stations, {self.ids[int(others_cells.argmax())]} the first, "
+                "come from other cells of the grid than before; use the same data.archive.station_cells and static "
+                "fields as in the training"
+            )
         if (near := (distance > SMALL_MOVE) & ~far).any():
             moved = _farthest(self.ids, distance, near)
             notes.append(f"{near.sum()} of them {SMALL_MOVE:g}° to {LARGEST_MOVE:g}° away {moved}")
@@ -163,10 +193,21 @@ class Points(Grid):
         return f"{count} {what}s, latitudes {max(lat):g} to {min(lat):g}, longitudes {min(lon):g} to {max(lon):g}"
 
 
-def altitudes_of(grid: Grid) -> dict[str, np.ndarray]:
-    """Return the known altitudes (n,) of points, by the names of their static fields; {} for a grid."""
-    found = {name: np.array(getattr(grid, f"{name}s", ())) for name in ("altitude", "model_altitude")}
-    return {name: values for name, values in found.items() if values.size}
+def station_fields(grid: Grid) -> dict[str, np.ndarray]:
+    """Return static fields (n,) that follow from the coordinates of points, by name; {} for a grid.
+
+    Each of them is there if it is known: `altitude`, `model_altitude`, `height_difference` (m, the station's altitude
+    less the model's), and `cell_distance` (km), the distance of a station from the cells that give its forecast.
+    """
+    if not isinstance(grid, Points):
+        return {}
+    known = {"altitude": np.array(grid.altitudes), "model_altitude": np.array(grid.model_altitudes)}
+    found = {name: values for name, values in known.items() if values.size}
+    if len(found) == len(known):
+        found["height_difference"] = found["altitude"] - found["model_altitude"]
+    if grid.cells:
+        found["cell_distance"] = grid.cells.distances(np.array(grid.latitudes), np.array(grid.longitudes))
+    return found
 
 
 def _farthest(ids: Sequence[str], distance: np.ndarray, moved: np.ndarray) -> str:
@@ -181,6 +222,13 @@ def _without_zeros(name: str) -> str:
     return name.lstrip("0") or "0" if name.isdigit() else name
 
 
+def has_ids(grid: Grid) -> bool:
+    """Return whether a grid is one of stations, which have ids."""
+    return isinstance(grid, Points) and bool(grid.ids)
+
+
 def grid_of_json(values: Mapping[str, Any]) -> Grid:
     """Return the grid or the points from the `values` that `dataclasses.asdict` made of it."""
-    return (Points if "ids" in values else Grid)(**values)
+    if "ids" not in values:
+        return Grid(**values)
+    return Points(**{**values, "cells": StationCells.of_json(values["cells"]) if values["cells"] else None})

@@ -18,6 +18,8 @@ from data_pipeline.regridding.weights import METHODS, Method
 PARTS = ("ensemble", "analysis")
 """Parts of an archive whose grid `data.archive.grid` may name."""
 
+SAME_POINTS = "points"
+"""How a corrector of a part of a grid reads forecasts: at its points, whose values do not change."""
 MINIMUM_DEGREES, MAXIMUM_DEGREES = 0.05, 45.0
 
 
@@ -25,8 +27,8 @@ MINIMUM_DEGREES, MAXIMUM_DEGREES = 0.05, 45.0
 class TargetGrid:
     """The grid on which fields are read, and the `method` that regrids them.
 
-    Without a method, values are taken from the field at the points of `grid`. If the field's own grid lacks one of
-    these points, the field keeps its grid.
+    Without a method, values are taken from the field at the points of `grid`, or from the cells of its stations. If the
+    field's own grid lacks one of these points, the field keeps its grid.
     """
 
     grid: Grid
@@ -40,6 +42,13 @@ class TargetGrid:
             )
         if self.method is not None:
             check_choice("data.archive.regridding", self.method, METHODS)
+
+
+def target_of(grid: Grid, method: str | None) -> TargetGrid | None:
+    """Return the target of forecasts on other grids: by a method, at the same points, or at stations; else None."""
+    if method in METHODS:
+        return TargetGrid(grid, method)
+    return TargetGrid(grid) if method == SAME_POINTS or getattr(grid, "cells", None) else None
 
 
 def check_grid_option(value: object) -> None:

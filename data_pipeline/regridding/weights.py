@@ -8,6 +8,7 @@ conservative remapping, Jones 1999, doi:10.1175/1520-0493(1999)127<2204:FASOCR>2
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -52,14 +53,7 @@ class Weights:
         `values` begin at position `offset` of the source field. `parity` is -1 for components of vectors, whose sign
         changes across a pole. `MINIMUM_SHARE` decides whether a result is missing.
         """
-        there = np.isfinite(values)
-        if there.all():
-            return self._sum(values, rows, parity, offset)
-        total = self._sum(np.where(there, values, 0), rows, parity, offset)
-        share = self._sum(there.astype(np.float64), rows, 1, offset)
-        # The share is exactly one where nothing is missing, so that a result does not depend on the rest of the field.
-        share = np.where(share > 1 - 1e-9, 1.0, share)
-        return np.where(share >= MINIMUM_SHARE - 1e-9, total / np.maximum(share, 1e-9), np.nan)
+        return mean_of_present(lambda each, sign: self._sum(each, rows, sign, offset), values, parity)
 
     def _sum(self, values: np.ndarray, rows: np.ndarray, parity: int, offset: int) -> np.ndarray:
         between = Weights1D(self.between.position[:, rows], self.between.weight[:, rows])
@@ -77,6 +71,21 @@ class Weights:
         for k in range(1, len(between.position)):
             field += lines[between.position[k] - used.start] * between.weight[k][:, None]
         return field
+
+
+def mean_of_present(add: Callable[[np.ndarray, int], np.ndarray], values: np.ndarray, parity: int = 1) -> np.ndarray:
+    """Return the weighted means of the `values` that are there; NaN where `MINIMUM_SHARE` says that one is missing.
+
+    `add(values, parity)` returns the weighted sums, for which the weights of each sum to 1.
+    """
+    there = np.isfinite(values)
+    if there.all():
+        return add(values, parity)
+    total = add(np.where(there, values, 0), parity)
+    share = add(there.astype(np.float64), 1)
+    # The share is exactly one where nothing is missing, so that a result does not depend on the rest of the field.
+    share = np.where(share > 1 - 1e-9, 1.0, share)
+    return np.where(share >= MINIMUM_SHARE - 1e-9, total / np.maximum(share, 1e-9), np.nan)
 
 
 @lru_cache(maxsize=4)
@@ -175,11 +184,11 @@ class Weights1D(NamedTuple):
     weight: np.ndarray
 
 
-def interpolate(points: np.ndarray, wanted: np.ndarray, period: float | None = None) -> Weights1D:
+def interpolate(points: np.ndarray, wanted: np.ndarray, period: float | None = None, snapped: bool = True) -> Weights1D:
     """Return weights of linear interpolation from increasing `points` to `wanted`.
 
     With a `period`, the first point follows the last. Without it, a wanted point beyond the ends gets the value at the
-    end.
+    end. A wanted point that coincides with a given one is `snapped` to it; else it keeps both neighbours.
     """
     count = len(points)
     if period:
@@ -189,6 +198,8 @@ def interpolate(points: np.ndarray, wanted: np.ndarray, period: float | None = N
     share = np.clip((wanted - points[west]) / (points[west + 1] - points[west]), 0, 1)
     share = np.where(share < SNAP, 0.0, np.where(share > 1 - SNAP, 1.0, share))
     first, second = west, (west + 1) % count
+    if not snapped:
+        return Weights1D(np.stack([first, second]), np.stack([1 - share, share]))
     index = np.stack([np.where(share == 1, second, first), np.where(share == 0, first, second)])
     return Weights1D(index, np.stack([1 - share, share]))
 

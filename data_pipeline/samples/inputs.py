@@ -14,9 +14,9 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
-from data_pipeline.grid import Grid, how_to_regrid
+from data_pipeline.grid import Grid, how_to_regrid, unit_vectors
 from data_pipeline.grids.grid_coordinates import static_on
-from data_pipeline.grids.points import altitudes_of
+from data_pipeline.grids.points import station_fields
 from data_pipeline.protocols import (
     DataSource,
     FieldReader,
@@ -152,13 +152,11 @@ def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetim
 def static_values(grid: Grid, task: Task, source: DataSource) -> np.ndarray:
     """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive.
 
-    The fields `altitude` and `model_altitude` of points are taken from their coordinates.
+    The fields of `station_fields` are taken from the coordinates of points.
     """
-    lat, lon = np.radians(grid.cell_latitudes), np.radians(grid.cell_longitudes)
-    known = dict(
-        zip(POSITION, (np.sin(lat) + 0 * lon, np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon)), strict=True)
-    )
-    known |= {name: values[:, None] for name, values in altitudes_of(grid).items()}
+    position = unit_vectors(grid.cell_latitudes, grid.cell_longitudes)
+    known = dict(zip(POSITION, np.moveaxis(position, -1, 0), strict=True))
+    known |= {name: values[:, None] for name, values in station_fields(grid).items()}
     for name in task.static:
         if name in known:
             continue

@@ -22,9 +22,11 @@ from data_pipeline.formats.cube import missing_fields
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.levels import stated_level
 from data_pipeline.grid import Grid
-from data_pipeline.grids.grid_coordinates import grid_of
+from data_pipeline.grids.grid_coordinates import grid_coordinates, grid_of
 from data_pipeline.grids.points import Points
 from data_pipeline.protocols import Fields, MissingFields, Window
+from data_pipeline.regridding.stations import station_weights
+from data_pipeline.regridding.weights import MINIMUM_SHARE
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import Meaning
 from data_pipeline.variables.parameters import PARAMETERS
@@ -75,7 +77,8 @@ class StandardDataset:
     """A dataset with standard names of its dimensions; latitudes decrease, lead times are whole hours.
 
     `own_names` maps standard names of dimensions to those that the user's dataset has, `labels` the label of a variable
-    (`Variable.label`) to its own name. `flipped`: the user's latitudes increase.
+    (`Variable.label`) to its own name. `flipped`: the user's latitudes increase. `stations` are those at which a
+    dataset on a grid is read; see `at_stations`.
     """
 
     dataset: xr.Dataset
@@ -84,6 +87,7 @@ class StandardDataset:
     own_names: Mapping[str, Hashable]
     labels: Mapping[str, str]
     flipped: bool
+    stations: Points | None = None
 
     @classmethod
     def forecasts(cls, dataset: xr.Dataset, what: str, names: Mapping[str, str] | None = None) -> StandardDataset:
@@ -91,7 +95,7 @@ class StandardDataset:
         found = cls._of(dataset, what, names, FORECAST)
         hours = whole_hours(found.dataset.lead_time, what)
         found._refuse_disorder("lead_time", np.array(hours))
-        return cls(found.dataset.assign_coords(lead_time=hours), what, found.own_names, found.labels, found.flipped)
+        return replace(found, dataset=found.dataset.assign_coords(lead_time=hours))
 
     @classmethod
     def analyses(cls, dataset: xr.Dataset, what: str, names: Mapping[str, str] | None = None) -> StandardDataset:
@@ -158,10 +162,42 @@ class StandardDataset:
     @cached_property
     def grid(self) -> Grid:
         """The grid, or the points."""
+        if self.stations is not None:
+            return self.stations
         try:
             return grid_of(self.dataset)
         except InputError as error:
             raise InputError(f"{self.what}: {error}") from None
+
+    def at_stations(self, points: Points) -> StandardDataset:
+        """Return the fields of a grid at stations, from the cells that `points` name, as `RegriddedReader` has them.
+
+        Arrays of dask stay lazy.
+        """
+        weights = station_weights(self.grid, points)
+        names = ("latitude", "longitude") if "latitude" in self.dataset.dims else ("point",)
+        numbers = np.divmod(weights.positions, weights.columns) if len(names) > 1 else (weights.positions,)
+        places = {name: xr.Variable(("station_", "cell_"), each) for name, each in zip(names, numbers, strict=True)}
+        shares = xr.DataArray(weights.weights, dims=("station_", "cell_"))
+
+        def brought(array: xr.DataArray) -> xr.DataArray:
+            if not {*names} & {*array.dims}:
+                return array
+            cells = array.drop_vars(names, errors="ignore").isel(places)
+            there = cells.notnull()
+            share = (there * shares).sum("cell_")
+            share = share.where(share <= 1 - 1e-9, 1.0)
+            mean = (cells.fillna(0).astype(np.float64) * shares).sum("cell_") / share.where(share > 0, 1.0)
+            mean = mean.where(share >= MINIMUM_SHARE - 1e-9).astype(array.dtype)
+            return mean.rename(station_="point").assign_attrs(array.attrs)
+
+        dataset = self.dataset.drop_vars(
+            [name for name, one in self.dataset.coords.items() if name not in one.dims and {*names} & {*one.dims}]
+        )
+        moved = dataset.map(brought, keep_attrs=True).drop_vars(names, errors="ignore")
+        moved = moved.assign_coords(grid_coordinates(points))
+        own = {name: own for name, own in self.own_names.items() if name not in names} | {"point": "point"}
+        return replace(self, dataset=moved, own_names=own, flipped=False, stations=points)
 
     def own_name(self, variable: Variable) -> str:
         """Return the name of a variable in the user's dataset."""

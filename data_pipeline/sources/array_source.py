@@ -12,10 +12,14 @@ import xarray as xr
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import fingerprint_of, hash_of
+from data_pipeline.common.messages import say
 from data_pipeline.dates import Dates
 from data_pipeline.formats.reader_versions import common_versions
+from data_pipeline.grids.points import Points, has_ids
+from data_pipeline.grids.station_cells import StationMethod
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Fields, MissingPolicy
+from data_pipeline.regridding.stations import stations_on
 from data_pipeline.sources.array_fields import StandardDataset, static_names
 from data_pipeline.task import Task, Variable
 from data_pipeline.truth_checks import CHECKS_VERSION, Findings, TruthChecks, checked, examine
@@ -26,7 +30,8 @@ class ArraySource:
 
     `names` maps names of variables in the datasets to GRIB names, such as {"t2m": "2t"}. `static` has static fields;
     by default they are the variables of the ensemble without times. `missing`: what happens to a forecast with a field
-    that has no value in any cell; `truth_checks`: what happens to implausible values of the truth; both as in
+    that has no value in any cell; `truth_checks`: what happens to implausible values of the truth; `station_cells`:
+    which cells of an ensemble on a grid give the forecasts of the stations of the truth; all as in
     `data_pipeline.archive.Archive`.
     """
 
@@ -41,6 +46,7 @@ class ArraySource:
         names: Mapping[str, str] | None = None,
         missing: MissingPolicy = "error",
         truth_checks: TruthChecks = "report",
+        station_cells: StationMethod | None = None,
     ) -> None:
         check_choice("missing", missing, get_args(MissingPolicy))
         check_choice("truth_checks", truth_checks, get_args(TruthChecks))
@@ -52,6 +58,13 @@ class ArraySource:
         self._ensemble = StandardDataset.forecasts(ensemble, "the ensemble", own[0])
         self._truth = StandardDataset.analyses(truth, "the truth", own[1])
         self._static = static
+        stations, grid = self._truth.grid, self._ensemble.grid
+        if isinstance(stations, Points) and stations.ids and not has_ids(grid):
+            points, sentence = stations_on(stations, grid, station_cells, self._static_on)
+            say(sentence)
+            self._ensemble = self._ensemble.at_stations(points)
+        elif station_cells:
+            raise InputError("station_cells is for an ensemble on a grid and a truth at stations; leave it out")
         self._found: dict[Variable, Findings] = {}
 
     def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
@@ -78,11 +91,16 @@ class ArraySource:
     @cached_property
     def static(self) -> xr.Dataset:
         """The static fields, (latitude, longitude)."""
+        return self._static_on(self._ensemble.stations)
+
+    def _static_on(self, stations: Points | None) -> xr.Dataset:
         given = self._ensemble.dataset if self._static is None else self._static
         if not static_names(given):
             return xr.Dataset()
-        found = StandardDataset.static(given, "the static fields").dataset
-        return found.transpose("latitude", "longitude", "point", missing_dims="ignore")
+        found = StandardDataset.static(given, "the static fields")
+        if stations and not has_ids(found.grid):
+            found = found.at_stations(stations)
+        return found.dataset.transpose("latitude", "longitude", "point", missing_dims="ignore")
 
     @cached_property
     def fingerprint(self) -> str:

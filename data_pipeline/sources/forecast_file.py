@@ -27,8 +27,7 @@ from data_pipeline.formats.variables import checked_names
 from data_pipeline.grid import Grid, how_to_regrid
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import ALL, Fields
-from data_pipeline.regridding.target import TargetGrid
-from data_pipeline.regridding.weights import Method
+from data_pipeline.regridding.target import TargetGrid, target_of
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, differences
 
@@ -83,7 +82,7 @@ class ForecastFile:
         names = dict(self.variable_names or {})
         return fingerprint_of(hashes, common_versions(), self.kind, self.drawn, names, stated)
 
-    def open(self, task: Task, grid: Grid, meanings: Sequence[Meaning], regridding: Method | None) -> OpenedForecast:
+    def open(self, task: Task, grid: Grid, meanings: Sequence[Meaning], regridding: str | None) -> OpenedForecast:
         """Open the targets of `task` on `grid`; `meanings` are the targets' meanings in the raw ensemble.
 
         Fields on another grid are brought to `grid` by the method `regridding`; without a method, they are refused.
@@ -91,7 +90,8 @@ class ForecastFile:
         with _named_options(self.name):
             kind, fields = summary_fields(
                 self.paths, task.targets, task.lead_times, self.kind,
-                names=self.variable_names, target=TargetGrid(grid, regridding), intervals=self.intervals,
+                names=self.variable_names, intervals=self.intervals,
+                target=target_of(grid, regridding) or TargetGrid(grid),
             )  # fmt: skip
             place = f"forecasts.{self.name}: {', '.join(self.paths)}"
             if not grid.matches(fields.grid):

@@ -12,6 +12,7 @@ from data_pipeline.formats.grib.decode import decode
 from data_pipeline.formats.grib.headers import GRIB1_BITMAP, GRIB1_GRID
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.keys import opened
+from data_pipeline.regridding.grid_coverage import shared_points
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import weights_between
 from data_pipeline.writing.encode import grid_template
@@ -40,9 +41,11 @@ class MessageRegridder:
 
     def sentences(self) -> list[str]:
         """Return a sentence for each grid whose messages got another grid."""
+        method = self.target.method
+        how = f"brought to it by {method} weights" if method else "of which they have the values"
         return [
             f"{count} corrected messages were on {source}; they are now on the corrector's grid of {self.target.grid}, "
-            f"brought to it by {self.target.method} weights; all other messages keep their grid"
+            f"{how}; all other messages keep their grid"
             for source, count in self.counts.items()
         ]
 
@@ -52,10 +55,14 @@ class MessageRegridder:
         The caller must set the values of the message.
         """
         grid, method = self.target.grid, self.target.method
+        values = decode(message, layout)
         if method is None:
-            raise ValueError(f"{self.target} has no method")
-        rows = np.arange(grid.shape[0])
-        missing = np.isnan(weights_between(layout.grid, grid, method).apply(decode(message, layout).ravel(), rows))
+            if (points := shared_points(grid, layout.grid)) is None:
+                raise ValueError(f"{layout.grid} lacks points of {grid}")
+            missing = np.isnan(values[np.ix_(*points)])
+        else:
+            rows = np.arange(grid.shape[0])
+            missing = np.isnan(weights_between(layout.grid, grid, method).apply(values.ravel(), rows))
         join = _with_grid1 if message[7] == 1 else _with_grid2
         with opened(join(message, grid_template(grid, message[7]))) as handle:
             # If ecCodes cannot set the old packing on the new grid, the message keeps simple packing.

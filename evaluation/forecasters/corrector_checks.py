@@ -25,7 +25,7 @@ from models.provenance.envelope import Problem, untrained_sentence
 from models.statistical.emos import EMOS
 
 EMOS_NAME = "emos"
-RESERVED = ("raw", "climatology", "persistence", ORACLE)
+RESERVED = ("raw", "climatology", "persistence", "lapse_rate", ORACLE)
 
 
 def check_name(name: str, option: str = "correctors") -> None:

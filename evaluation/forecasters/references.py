@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task
 from evaluation.forecasters.fold_correctors import FoldCorrectors
+from evaluation.forecasters.lapse_rate import LapseRate
 from evaluation.forecasters.leak_audit import check_reference_dates
 from evaluation.forecasters.persistence import Persistence
 from models.corrector import Corrector, build_reference
@@ -27,7 +29,10 @@ from models.statistical.cases import add_unfitted
 
 FITTED = ("climatology", "emos")
 """References that are correctors, fitted on the training dates."""
-REFERENCE_NAMES = ("raw", *FITTED, "persistence")
+REFERENCE_NAMES = ("raw", *FITTED, "persistence", "lapse_rate")
+
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,16 @@ def fit_persistence(
     """Return persistence on this rank's tile and its fit; None and the reason if it cannot be fitted."""
     for dates, fold in training:
         check_reference_dates("persistence", dates, fold)
+    return _unless_refused("persistence", lambda: Persistence.fit(source, task, scored, training, domain))
+
+
+def open_lapse_rate(task: Task, domain: Domain) -> tuple[LapseRate | None, ReferenceFit]:
+    """Return the ensemble at the altitude of stations and its fit; None and the reason if there is none."""
+    return _unless_refused("lapse_rate", lambda: LapseRate.at(task, domain))
+
+
+def _unless_refused(name: str, make: Callable[[], Made]) -> tuple[Made | None, ReferenceFit]:
     try:
-        return Persistence.fit(source, task, scored, training, domain), ReferenceFit("persistence")
+        return make(), ReferenceFit(name)
     except InputError as error:
-        return None, ReferenceFit("persistence", why=str(error))
+        return None, ReferenceFit(name, why=str(error))

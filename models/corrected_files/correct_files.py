@@ -12,9 +12,10 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import total_bytes
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.formats.open import grid_of_files
+from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
 from models.corrected_files.input_files import FileType
-from models.corrected_files.opening import open_forecasts
+from models.corrected_files.opening import WantedStations, open_forecasts
 from models.corrected_files.outputs import write_outputs
 from models.corrected_files.sidecar import (
     WrittenFile,
@@ -47,6 +48,8 @@ class CorrectionSummary:
     """Notes for the user about other grids, missing values and fallbacks."""
     attention: bool = False
     """Whether some forecasts were not corrected as asked, or the input has a fault that the output shares."""
+    copied: bool = False
+    """Whether the outputs are copies of the inputs with other members."""
 
 
 def correct_files(
@@ -60,6 +63,7 @@ def correct_files(
     finish: Callable[[CorrectionPipelines], None] | None = None,
     output_type: FileType | None = None,
     guards: Sequence[Guard] = (),
+    stations: WantedStations | None = None,
 ) -> CorrectionSummary:
     """Write `output`: all files `forecasts` with the corrected members in place of the raw ones.
 
@@ -67,7 +71,8 @@ def correct_files(
     `analysis` is a file of analyses at the starts of the forecasts, for correctors that read them. `names` are other
     names of variables in these files, as in `data_pipeline.archive.Archive`. `finish` is called on the first rank after
     the output has been written, to explain it; the inputs are still open then. `guards` check the forecasts of each
-    engine; by default, a forecast that does not resemble the training is an error.
+    engine; by default, a forecast that does not resemble the training is an error. `stations` are those at which
+    forecasts on a grid are corrected, by default those of the training.
 
     The output does not depend on the number of processes, with one exception: networks compute in single precision, so
     a value half-way between two steps of the packing may be rounded either way.
@@ -81,10 +86,15 @@ def correct_files(
     if analysis is not None and not any(engine.description.task.analysis for engine in engines):
         raise InputError(f"the corrector reads no analysis; remove analysis={analysis}")
     guards = guards or [Guard()] * len(engines)
-    if any(isinstance(engine.description.grid, Points) for engine in engines):
-        grid = processes.run_on_first(lambda: grid_of_files(forecasts, names))
-        engines = [at_stations(engine, grid, processes) for engine in engines]
-        guards = [guard.at(grid, processes) for guard in guards]
+    cells = ""
+    if stations or any(isinstance(engine.description.grid, Points) for engine in engines):
+        grid: Grid
+        if stations:
+            grid, static, cells = processes.run_on_first(lambda: stations.open(engines, forecasts, names))
+        else:
+            grid, static = processes.run_on_first(lambda: grid_of_files(forecasts, names)), None
+        engines = [at_stations(engine, grid, processes, static) for engine in engines]
+        guards = [guard.at(grid, processes, static) for guard in guards]
     for engine, guard in zip(engines, guards, strict=True):
         guard.check_fallback(engine.description)
 
@@ -113,10 +123,10 @@ def correct_files(
     try:
         outputs = [output] if isinstance(output, Path) else list(output)
         with pipelines.progress:
-            written, notes = write_outputs(pipelines, forecasts, outputs, output_type, names)
+            written, notes, copied = write_outputs(pipelines, forecasts, outputs, output_type, names)
         gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
-        stations = [sentence for engine in engines if (sentence := engine.description.stations)]
-        notes = [*stations, *notes]
+        moved = [sentence for engine in engines if (sentence := engine.description.stations)]
+        notes = [*([cells] if cells else []), *moved, *notes]
         notes += pipelines.untrained()
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in watched(written, "sidecars: file"):
@@ -132,7 +142,7 @@ def correct_files(
     except InputError as error:
         problems.append(f"the output is whole, but its explanation could not be written: {error}")
     found = CorrectionSummary(
-        sum(file.fields for file in written), [*notes, *gaps, *problems, *_unguarded(engines)], bool(problems)
+        sum(file.fields for file in written), [*notes, *gaps, *problems, *_unguarded(engines)], bool(problems), copied
     )
     summary: CorrectionSummary = processes.broadcast(found)
     return summary

@@ -42,11 +42,6 @@ def write_netcdf(
             f"{len(forecasts)} NetCDF files cannot be joined in {outputs[0]}; name a folder as output, so that each "
             "gets a corrected file of its name"
         )
-    if moved := next((each for each in pipelines if _regrids(each, forecasts, names)), None):
-        raise InputError(
-            f"{forecasts[0]} is not on the corrector's grid of {moved.engine.description.grid}, so a copy cannot hold "
-            "corrected fields; write them to a new GRIB file with format=grib"
-        )
     with ExitStack() as files:
         wanted = {
             source.variables[0]
@@ -209,10 +204,3 @@ def _places(
 def _stored_as(target: Variable) -> list[tuple[Variable, float]]:
     """Return the variables of files that may hold a target, each with the factor from it to the target."""
     return [(each.variables[0], each.factor) for each in sources(target) if len(each.variables) == 1]
-
-
-def _regrids(pipeline: CorrectionPipeline, forecasts: Sequence[Path], names: Mapping[str, str] | None) -> bool:
-    from data_pipeline.formats.open import grid_of_files
-
-    description = pipeline.engine.description
-    return description.target_grid is not None and not description.grid.matches(grid_of_files(forecasts, names))

@@ -5,17 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.open import analysis_fields, ensemble_fields, grid_of_files
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, grid_of_files, static_dataset, stations_in
 from data_pipeline.grid import Grid
+from data_pipeline.grids.points import Points
 from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.protocols import Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.samples.inputs import input_fields, starts_without_input
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import differences
-from models.engines.engine import CorrectorDescription
+from models.engines.engine import CorrectorDescription, Engine, with_cells
+
+
+@dataclass(frozen=True)
+class WantedStations:
+    """A file of stations at which forecasts on a grid are corrected, and files of the forecast model's surface."""
+
+    path: str
+    static_fields: tuple[str, ...] = ()
+
+    def open(
+        self, engines: Sequence[Engine], forecasts: Sequence[Path], names: Mapping[str, str] | None
+    ) -> tuple[Points, Any, str]:
+        """Return the stations, the static fields there, and a sentence about the cells that give their forecasts."""
+        found, grid = stations_in(self.path, names), grid_of_files(forecasts, names)
+        points, sentence = with_cells(engines, found, grid, lambda cells: self._static(cells, names))
+        return points, self._static(points, names) or None, sentence
+
+    def _static(self, points: Points, names: Mapping[str, str] | None) -> Any:
+        return static_dataset(self.static_fields, names, TargetGrid(points)) if self.static_fields else {}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.open import grid_of_files
+from data_pipeline.grids.points import Points
 from models.corrected_files.input_files import FileType, type_of
 from models.corrected_files.sidecar import WrittenFile, sidecar_path
 from models.correction.pipeline import CorrectionPipelines
@@ -17,26 +19,26 @@ def write_outputs(
     outputs: Sequence[Path],
     output_type: FileType | None = None,
     names: Mapping[str, str] | None = None,
-) -> tuple[list[WrittenFile], list[str]]:
-    """Write `outputs`, one file for all `forecasts` or one for each; return them, and notes.
+) -> tuple[list[WrittenFile], list[str], bool]:
+    """Write `outputs`, one file for all `forecasts` or one for each; return them, notes, and whether they are copies.
 
-    In the format of the input, outputs are copies. In another format, in Zarr and with `member_count`, the first output
-    gets the corrected fields of all inputs. The default of `output_type` is the format of the input, and NetCDF for
-    Zarr.
+    In the format of the input, outputs are copies. In another format, in Zarr, with `member_count`, and at stations of
+    forecasts on a grid, the first output gets the corrected fields of all inputs. The default of `output_type` is the
+    format of the input, and NetCDF for Zarr.
     """
     own = type_of(forecasts[0])
     wanted = output_type or ("netcdf" if own == "zarr" else own)
     members = pipelines[0].options.member_count
-    if members is not None and len(outputs) > 1:
+    copied = own == wanted != "zarr" and members is None and not _moves(own, pipelines, forecasts, names)
+    if not copied and len(outputs) > 1:
         raise InputError(
-            f"member_count={members} writes the corrected fields of {len(forecasts)} files that belong together to one "
-            f"new file; name a file as output, or remove member_count"
+            f"the corrected fields of {len(forecasts)} files that belong together are written to one new file; name a "
+            "file as output"
         )
-    copied = own == wanted != "zarr" and members is None
     if copied and own == "grib":
         from models.corrected_files.grib_output import write_grib
 
-        return write_grib(pipelines, forecasts, outputs, names)
+        return *write_grib(pipelines, forecasts, outputs, names), True
     if (template := pipelines[0].options.template) != "same":
         raise InputError(
             f"template={template} is for GRIB files that are written as a copy of a GRIB input; leave it out for "
@@ -58,7 +60,7 @@ def write_outputs(
         counts, notes = write(pipelines, forecasts, outputs, names)
         groups = [[path] for path in forecasts]
         files = zip(outputs, groups, counts, strict=True)
-        return [WrittenFile.without_messages(*file) for file in files], notes
+        return [WrittenFile.without_messages(*file) for file in files], notes, True
     if wanted in ("netcdf", "zarr"):
         from models.corrected_files.netcdf_output import write_new_netcdf
 
@@ -67,4 +69,17 @@ def write_outputs(
         from models.corrected_files.new_grib import write_new_grib
 
         count, notes = write_new_grib(pipelines, forecasts, outputs[0])
-    return [WrittenFile.without_messages(outputs[0], forecasts, count)], notes
+    return [WrittenFile.without_messages(outputs[0], forecasts, count)], notes, False
+
+
+def _moves(
+    own: FileType, pipelines: CorrectionPipelines, forecasts: Sequence[Path], names: Mapping[str, str] | None
+) -> bool:
+    """Return whether corrected fields have another grid than the input, so that a copy cannot hold them.
+
+    A copy in GRIB can: each message has a grid of its own, but no stations.
+    """
+    grids = [each.engine.description.grid for each in pipelines if each.engine.description.target_grid]
+    if own == "grib":
+        grids = [grid for grid in grids if isinstance(grid, Points)]
+    return bool(grids) and not all(grid.matches(grid_of_files(forecasts, names)) for grid in grids)

@@ -20,6 +20,7 @@ import xarray as xr
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
 from data_pipeline.grid import Grid
+from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.protocols import Fields
 from data_pipeline.samples.inputs import input_fields, starts_without_input
 from data_pipeline.sources.array_fields import (
@@ -35,7 +36,7 @@ from data_pipeline.variables.meaning import Meaning, differences
 from models.correction.gaps import Gaps
 from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipeline
-from models.engines.engine import CorrectorDescription, Engine, at_stations
+from models.engines.engine import CorrectorDescription, Engine, at_stations, with_cells
 from models.engines.shared_reading import SharedReading
 from models.members.members import member_numbers
 from models.members.options import CorrectionOptions
@@ -51,13 +52,16 @@ def correct_dataset(
     names: Mapping[str, str] | None = None,
     options: CorrectionOptions | None = None,
     guard: Guard | None = None,
+    stations: Points | None = None,
+    static_fields: xr.Dataset | None = None,
 ) -> xr.Dataset:
     """Return `dataset` with the corrected members of the targets at the lead times of the task.
 
     The result has the dimensions, names, units and types of `dataset`. Fields of a target at other lead times or
     levels, and all other variables, stay as they are; a `UserWarning` counts them. With `member_count`, the result has
-    the corrected fields only. `analysis` are analyses (time,
-    latitude, longitude) for a corrector that reads them at the start; `names` maps names of variables to GRIB names.
+    the corrected fields only. `analysis` are analyses (time, latitude, longitude) for a corrector that reads them at
+    the start; `names` maps names of variables to GRIB names. A dataset on a grid is read at the stations of a corrector
+    that was trained with forecasts on a grid, or at `stations`, with the `static_fields` of the forecast model.
 
     Raises `InputError` for a dataset that lacks an input, has other units, another grid or no lead time of the task;
     for a forecast that does not resemble the training, when that forecast is computed.
@@ -67,7 +71,24 @@ def correct_dataset(
         guard or Guard(),
         SingleProcess(),
     )
-    engine, guard = at_stations(engine, forecasts.grid, processes), guard.at(forecasts.grid, processes)
+    own = engine.description.grid
+    static: xr.Dataset | None = None
+    if stations is not None:
+        surface = StandardDataset.static(static_fields, "static_fields") if static_fields else None
+
+        def surface_at(points: Points) -> xr.Dataset:
+            return surface.at_stations(points).dataset if surface else xr.Dataset()
+
+        own, sentence = with_cells([engine], stations, forecasts.grid, surface_at)
+        warnings.warn(sentence, UserWarning, stacklevel=4)
+        static = surface_at(own)
+    if isinstance(own, Points) and own.cells and not has_ids(forecasts.grid):
+        forecasts = forecasts.at_stations(own)
+        names_of_user = {role: given for role, given in forecasts.own_names.items() if role in forecasts.dataset.dims}
+        leads = forecasts.own_names["lead_time"]
+        dataset = forecasts.dataset.rename(names_of_user).assign_coords({leads: dataset[leads]})
+    engine = at_stations(engine, forecasts.grid, processes, static)
+    guard = guard.at(forecasts.grid, processes, static)
     if engine.description.stations:
         warnings.warn(engine.description.stations, UserWarning, stacklevel=4)
     options = options or CorrectionOptions()
@@ -94,11 +115,14 @@ def correct_with(
     names: Mapping[str, str] | None,
     guard: Guard,
     history: str | Sequence[str] | None,
+    stations: Points | None = None,
+    static_fields: xr.Dataset | None = None,
     **options: Any,
 ) -> xr.Dataset:
     """Return the result of `correct_dataset` for the options of the Python interface."""
     paths = (history,) if isinstance(history, str) else tuple(history or ())
-    return correct_dataset(engine, dataset, analysis, names, CorrectionOptions(history=paths, **options), guard)
+    made = CorrectionOptions(history=paths, **options)
+    return correct_dataset(engine, dataset, analysis, names, made, guard, stations, static_fields)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from models.engines.forecast import RawForecast
 from models.parallel.domain import Domain
 from models.parallel.single_process import Processes
 from models.provenance.envelope import Problem, finish
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ON_PROBLEM = ("error", "emos", "raw")
 """Values of the option `on_problem`."""
@@ -69,9 +73,11 @@ class Guard:
         if self.on_problem != "emos" and self.fallback is not None:
             raise InputError(f"fallback belongs to on_problem=emos, got on_problem={self.on_problem}; remove fallback")
 
-    def at(self, grid: Grid, processes: Processes) -> Guard:
+    def at(self, grid: Grid, processes: Processes, static: xr.Dataset | None = None) -> Guard:
         """Return the guard with the fallback at the stations of an input."""
-        return self if self.fallback is None else replace(self, fallback=at_stations(self.fallback, grid, processes))
+        if self.fallback is None:
+            return self
+        return replace(self, fallback=at_stations(self.fallback, grid, processes, static))
 
     def check_fallback(self, description: CorrectorDescription) -> None:
         """Raise `InputError` unless the fallback can correct every forecast of a corrector."""

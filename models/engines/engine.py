@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.grids.points import Points
+from data_pipeline.grids.points import Points, has_ids
+from data_pipeline.regridding.stations import stations_on
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning
@@ -20,6 +22,9 @@ from models.parallel.single_process import Processes
 from models.provenance.envelope import Envelope
 from models.provenance.stations import StationCounts, describe_stations
 from models.provenance.training_climate import TrainingClimate
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 @dataclass(frozen=True)
@@ -98,16 +103,40 @@ class Engine(Protocol):
     def climate(self) -> TrainingClimate | None:
         """The training climate of the inputs on the whole grid; None for a model that reads physical values."""
 
-    def at(self, domain: Domain) -> Engine:
+    def at(self, domain: Domain, static: xr.Dataset | None = None) -> Engine:
         """Return the engine at the stations of `domain`, which may be new; see `Corrector.at`."""
 
     def predict(self, forecast: RawForecast) -> Prediction:
         """Return the corrected distribution of a forecast on this rank's tile."""
 
 
-def at_stations(engine: Engine, grid: Grid, processes: Processes) -> Engine:
-    """Return the engine at the stations of an input, if both have stations and these differ, else as it is."""
+def with_cells(
+    engines: Sequence[Engine], stations: Points, grid: Grid, static: Callable[[Points], Mapping[Any, Any]]
+) -> tuple[Points, str]:
+    """Return `stations` with the cells of `grid` that the correctors would take, and a sentence; see `stations_on`."""
+    cells = [getattr(engine.description.grid, "cells", None) for engine in engines]
+    if not all(cells):
+        raise InputError(
+            "stations is for correctors that were trained with forecasts on a grid and observations at stations; leave "
+            "it out"
+        )
+    methods = sorted({one.method for one in cells if one})
+    if len(methods) > 1:
+        raise InputError(
+            f"the correctors take their forecasts from cells by {' and '.join(methods)}; give stations to one of them "
+            "at a time"
+        )
+    return stations_on(stations, grid, methods[0], static)
+
+
+def at_stations(engine: Engine, grid: Grid, processes: Processes, static: xr.Dataset | None = None) -> Engine:
+    """Return the engine at the stations of an input, if both have stations and these differ, else as it is.
+
+    `static` are the static fields at these stations.
+    """
     own = engine.description.grid
     if not isinstance(own, Points) or not isinstance(grid, Points) or own.matches(grid):
         return engine
-    return engine.at(processes.domain(grid))
+    if own.cells and not has_ids(grid):
+        return engine  # the input has cells without rows and columns, in which the corrector finds its stations
+    return engine.at(processes.domain(grid), static)

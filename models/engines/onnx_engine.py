@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.grids.points import grid_of_json
-from data_pipeline.regridding.target import TargetGrid
+from data_pipeline.regridding.target import target_of
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning
 from models.engines.engine import CorrectorDescription
@@ -23,6 +23,9 @@ from models.engines.onnx_file import INPUTS, ExportedFile, read_exported, unpack
 from models.parallel.domain import Domain
 from models.provenance.envelope import Envelope
 from models.provenance.training_climate import TrainingClimate
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 PATCHED, BY_TARGET = "Patched", "ByTarget"
 """Kinds of a distribution that is the raw ensemble in some cells, and of one that has a part for each target."""
@@ -179,7 +182,7 @@ class OnnxEngine:
                 f"{self.description.path} is not a valid exported corrector: {error}; export it again"
             ) from None
 
-    def at(self, domain: Domain) -> OnnxEngine:
+    def at(self, domain: Domain, static: xr.Dataset | None = None) -> OnnxEngine:
         """Raise `InputError`: the graph holds the numbers of its own stations."""
         raise InputError(
             f"{self.description.path} is exported for {self.description.grid}, the input has {domain.grid}; name the "
@@ -212,13 +215,12 @@ def describe_exported(exported: ExportedFile, name: str, path: Path) -> Correcto
     """Return the description of the corrector that was exported."""
     values = exported.description
     grid, provenance = grid_of_json(values["grid"]), dict(values["provenance"])
-    method = provenance.get("regridding")
     return CorrectorDescription(
         task=Task(**values["task"]),
         grid=grid,
         meanings=tuple(Meaning.from_json(each) for each in values["meanings"]),
         provenance=provenance,
-        target_grid=None if method is None else TargetGrid(grid, method),
+        target_grid=target_of(grid, provenance.get("regridding")),
         name=name,
         path=path,
         sha256=exported.sha256,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from models.parallel.domain import Domain
 from models.parallel.single_process import SingleProcess
 from models.protocol import claims
 from models.provenance.training_climate import TrainingClimate
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 class TorchEngine:
@@ -64,10 +68,10 @@ class TorchEngine:
         same = own.type == chosen.type and not corrector.training
         return cls(corrector if same else copy.deepcopy(corrector).eval(), device=chosen)
 
-    def at(self, domain: Domain) -> TorchEngine:
+    def at(self, domain: Domain, static: xr.Dataset | None = None) -> TorchEngine:
         """Return the engine at other stations."""
         assert isinstance(domain.grid, Points)
-        moved = copy.deepcopy(self.corrector).cpu().on(Domain.of(self.corrector.grid)).at(domain.grid)
+        moved = copy.deepcopy(self.corrector).cpu().on(Domain.of(self.corrector.grid)).at(domain.grid, static)
         return TorchEngine(moved, domain, self._device, self._name, self._path)
 
     @property

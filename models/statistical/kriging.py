@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_pipeline.grid import unit_vectors
 from data_pipeline.grids.points import Points
+from data_pipeline.grids.station_cells import RADIUS_KM
 
-RADIUS_KM = 6371.0
-"""Radius of the earth."""
 LENGTHS, NUGGETS = (30.0, 100.0, 300.0, 1000.0), (0.1, 0.5, 2.0)
 """Candidates for the length of the covariance (km), and for the ratio of nugget to variance."""
 FEWEST_PER_TERM = 8
@@ -108,11 +108,6 @@ class Kriging:
 
 def distances(one: Points, other: Points) -> np.ndarray:
     """Return the distances (km) between the points of two sets, (n, m), along chords of the sphere."""
-    a, b = (_unit_vectors(points) for points in (one, other))
+    a, b = (unit_vectors(points.latitudes, points.longitudes) for points in (one, other))
     square = np.maximum(2 - 2 * (a @ b.T), 0)
     return np.asarray(RADIUS_KM * np.sqrt(square))
-
-
-def _unit_vectors(points: Points) -> np.ndarray:
-    lat, lon = np.radians(points.latitudes), np.radians(points.longitudes)
-    return np.stack([np.sin(lat), np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon)], 1)

@@ -32,13 +32,12 @@ def every(name, start, lead):
     return [(name, start, lead, member) for member in range(len(NUMBERS))]
 
 
-def stations(folder):
-    """Replace the truth by stations."""
+def points(folder):
+    """Replace the truth by points without ids."""
     truth = xr.load_dataset(folder / "analysis.nc")
-    points = {"latitude": [10.0, 20.0], "longitude": [5.0, 100.0]}
-    chosen = truth.sel({name: xr.DataArray(at, dims="station") for name, at in points.items()}, method="nearest")
-    ids = xr.DataArray(["a", "b"], dims="station", attrs={"cf_role": "timeseries_id"})
-    chosen.assign_coords(station_id=ids).assign_attrs(featureType="timeSeries").to_netcdf(folder / "analysis.nc")
+    places = {"latitude": [10.0, 20.0], "longitude": [5.0, 100.0]}
+    chosen = truth.sel({name: xr.DataArray(at, dims="place") for name, at in places.items()}, method="nearest")
+    chosen.to_netcdf(folder / "analysis.nc")
 
 
 def other_units(folder):
@@ -72,7 +71,7 @@ DEFECTS = {
     "all gaps": {"gaps": [*chain(*GAPS.values()), ("2t", 2, None, None), ("msl", 2, None, None)]},
     "no analysis in the validation": {"gaps": [("2t", 5, None, None), ("msl", 5, None, None)]},
     "no analysis in the test": {"gaps": [("2t", 7, None, None), ("msl", 7, None, None)]},
-    "stations": {"spoil": stations},
+    "points": {"spoil": points},
     "other units": {"spoil": other_units},
     "temperatures in °C": {"spoil": celsius},
     "an unknown target": {"task": {"inputs": ["2t", "tcw"], "targets": ["2t", "tcw"]}},

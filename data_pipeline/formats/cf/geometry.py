@@ -71,7 +71,7 @@ class Geometry:
         latitudes, longitudes = self._positions()
         if not (np.isfinite(latitudes).all() and np.isfinite(longitudes).all()):
             raise InputError("its latitudes or longitudes have missing values; replace them first")
-        further: dict[str, tuple] = {}
+        further: dict[str, Any] = {}
         if len(self.dimensions) < 2:
             self._refuse_shared_dimension(header, data)
             further = {

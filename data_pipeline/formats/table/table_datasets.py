@@ -16,6 +16,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.cf_header import Role
 from data_pipeline.formats.table.columns import Columns, ValueColumns, role_of_column
 from data_pipeline.formats.table.table_file import read_table, stations_beside
+from data_pipeline.grids.points import Points
 
 FORECASTS, OBSERVATIONS = "forecasts", "observations"
 _SPARSEST = 50
@@ -55,6 +56,14 @@ def open_table(
         raise InputError("table must be a frame or the path of a file, got None")
     found = table_datasets(frames[0], frames[1], place)
     return found.get(FORECASTS), found.get(OBSERVATIONS)
+
+
+def stations_of(path: Path) -> Points:
+    """Return the stations in a table, which needs no values."""
+    found = _Rows(read_table(path).assign(**{"?": 0.0}), None, str(path)).points
+    heights = ("altitude", "model_altitude")
+    further: dict[str, Any] = {f"{name}s": tuple(found[name]) for name in heights if name in found}
+    return Points(tuple(found["latitude"]), tuple(found["longitude"]), ids=tuple(found["station"]), **further)
 
 
 def _of_columns(frame: Any) -> pd.DataFrame:

@@ -114,11 +114,12 @@ def test_missing_values_and_packing_are_kept(tmp_path, edition):
         eccodes.codes_release(handle)
 
 
-def test_a_finer_regular_forecast_is_brought_to_the_grid(tmp_path):
+@pytest.mark.parametrize("method", ["bilinear", "points"])
+def test_a_finer_regular_forecast_is_brought_to_the_grid(tmp_path, method):
     fields = 280 + 8 * np.random.default_rng(1).standard_normal((MEMBERS, *FINE.shape))
     write_regular(tmp_path / "in", fields, FINE)
     write_regular(tmp_path / "regular", fields[:, ::2, ::2])
-    corrector = make_corrector("bilinear")
+    corrector = make_corrector(method)
     note = correct(corrector, tmp_path / "in", tmp_path / "out").notes[0]
     assert note.startswith(f"{MEMBERS} corrected messages were on {FINE}; they are now on")
     assert correct(corrector, tmp_path / "regular", tmp_path / "expected").notes == []

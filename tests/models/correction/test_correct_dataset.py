@@ -219,7 +219,8 @@ def test_the_python_door_has_every_option_of_the_verb_or_a_reason():
     door = inspect.signature(Corrector.correct).parameters
     exported = inspect.signature(ExportedCorrector.correct).parameters
     assert {*verb} - {*without} == {*door} - {"self", "dataset"}
-    assert {*door} - {*exported} == {"fallback", "device"}  # a second file; an exported corrector has one device
+    # It reads no second file, has one device, and holds the numbers of its own stations.
+    assert {*door} - {*exported} == {"fallback", "device", "stations", "static_fields"}
     for name in {*verb} - {*without}:
         assert {one[name].default for one in (door, exported) if name in one} == {verb[name]}, name
 
