@@ -24,12 +24,13 @@ def is_zarr(address: FileAddress) -> bool:
         return True
     if address.is_dir():
         return is_zarr_folder(address)
-    if is_references(address):
-        return True
     with reading(address):
         with address.open("rb") as file:
-            if file.read(4) != _ZIP_MAGIC:
-                return False
+            head = file.read(4)
+        if head.lstrip().startswith(b"{"):
+            return is_references(address)
+        if head != _ZIP_MAGIC:
+            return False
         try:
             with zipfile.ZipFile(address) as archive:
                 return bool({*ZARR_FILES} & {*archive.namelist()})
