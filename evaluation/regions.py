@@ -168,7 +168,7 @@ def _region(name: str, given: Any) -> Region:
 
 
 def region_weights(grid: Grid, land: np.ndarray | None = None, regions: Sequence[Region] = ()) -> dict[str, np.ndarray]:
-    """Return the weights (H, W) of the regions of every evaluation that have points on the grid, and of `regions`.
+    """Return the weights (H, W) of the regions of every evaluation that hold a part of the grid, and of `regions`.
 
     The weight of a cell is its area; in `unweighted` it is 1. `land` is the land fraction of each cell; a cell with at
     least one half is a land point. Raises an `InputError` for one of `regions` without points.
@@ -185,7 +185,8 @@ def region_weights(grid: Grid, land: np.ndarray | None = None, regions: Sequence
     }
     if land is not None:
         built_in |= {"land": area * (land >= 0.5), "sea": area * (land < 0.5)}
-    found = {name: weights for name, weights in built_in.items() if weights.any()}
+    whole = ("global", "unweighted")
+    found = {name: one for name, one in built_in.items() if one.any() and (name in whole or not one.all())}
     for region in regions:
         inside = region.mask(grid)
         if not inside.any():

@@ -48,7 +48,7 @@ def regridded(catalog: Catalog, target: TargetGrid | None) -> FieldReader:
     if target.method is None:
         if (points := shared_points(target.grid, reader.grid)) is None:
             return reader
-        say_once(f"{catalog}: the grid of {reader.grid} is read at the points of the ensemble's grid, {target.grid}")
+        say_once(f"{catalog}: the grid of {reader.grid} is read at the points of {target.grid}")
         return SharedPointsReader(reader, target.grid, *points)
     weights_between(reader.grid, target.grid, target.method)  # raises where a grid is not covered
     say_once(f"{catalog}: fields are brought from {reader.grid} to {target.grid} by {target.method} weights")

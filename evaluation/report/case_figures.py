@@ -21,12 +21,15 @@ QUANTILE_NAMES = [f"quantile_{level:g}" for level in PLUME_LEVELS]
 
 
 def case_drawings(fields: MapData, best: str, units: str, factor: float, colour: str) -> list[Drawing]:
-    """Return maps and plumes of every case, with amounts times `factor`; `colour` is that of the model `best`."""
+    """Return maps and plumes of every case, with amounts times `factor`; `colour` is that of the model `best`.
+
+    A single station has no maps.
+    """
     names = sorted(fields.cases, key=list(TITLES).index)
     plumes = {
         name: plume_drawing(fields, name, best, units, factor, colour) for name in names if fields.cases[name].plumes
     }
-    maps = [case_maps(fields, name, best, units, factor) for name in names]
+    maps = [case_maps(fields, name, best, units, factor) for name in names if fields.grid.shape != (1, 1)]
     return [*plumes.values(), *maps]
 
 

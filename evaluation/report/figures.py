@@ -38,7 +38,7 @@ from evaluation.scoring.scoreboard import judging_score
 
 
 def draw_figures(target: TargetReport) -> dict[str, Drawing]:
-    """Return every figure of a target by its file name; a figure without data is absent.
+    """Return every figure of a target by its file name; a figure without data is absent, and maps of a single station.
 
     The page shows the first figure of a section, and the others after a click.
     """
@@ -47,7 +47,9 @@ def draw_figures(target: TargetReport) -> dict[str, Drawing]:
     corrected = [name for name in scores["models"] if name not in ("raw", "climatology") or name == best]
     everyone = list(scores["models"])
     calibrated = [name for name in everyone if name != "climatology"]
-    drawings: list[Drawing | None] = [*map_drawings(scores, fields, corrected, units, factor)]
+    drawings: list[Drawing | None] = []
+    if fields.grid.shape != (1, 1):
+        drawings += map_drawings(scores, fields, corrected, units, factor)
     drawings.append(calibration_drawing(scores, best))
     drawings.append(starts_chart(scores, target.starts, best) if target.starts else None)
     drawings.append(

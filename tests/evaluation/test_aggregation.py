@@ -33,7 +33,7 @@ def test_regions_partition_the_globe():
     assert (weights["unweighted"] == 1).all()
     assert not weights["land"][land < 0.5].any()
     europe = Grid(tuple(range(70, 35, -5)), tuple(range(0, 40, 5)))
-    assert list(region_weights(europe)) == ["global", "unweighted", "north", "europe"], "others have no points"
+    assert list(region_weights(europe)) == ["global", "unweighted"], "others have no points, or all"
 
 
 def batch(count=6, members=3, seed=0):

@@ -60,7 +60,7 @@ def test_finer_truth_and_static_fields_are_read_at_the_points_of_the_ensemble(ar
     np.testing.assert_allclose(source.static["10u"].values, static[0, 0, ::2, ::2], atol=PACKING)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "analysis" in line] == [
-        f"{paths['analysis'][0]}: the grid of {FINE} is read at the points of the ensemble's grid, {COARSE}"
+        f"{paths['analysis'][0]}: the grid of {FINE} is read at the points of {COARSE}"
     ]
 
 
