@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from fsspec.implementations.reference import LazyReferenceMapper
+from virtual_chunks import references_of
 from web_server import Handler
 
 from data_pipeline.archive import Archive
@@ -28,20 +29,6 @@ icechunk = pytest.importorskip("icechunk")
 T = [Variable("t", 500), Variable("t", 850)]
 ONE = {"time": 1, "prediction_timedelta": 1}
 FIRST = "temperature/0.0.0.0.0.0"
-
-
-def references_of(folder, target=None):
-    """Return references to the chunk files of a Zarr store; metadata and coordinates are inline."""
-    refs = {}
-    for path in sorted(folder.rglob("*")):
-        key, content = str(path.relative_to(folder)), path.read_bytes() if path.is_file() else b""
-        if path.name.startswith(".z") and path.name != ".zmetadata":
-            refs[key] = content.decode()
-        elif path.is_file() and key.startswith(("2m_temperature", "temperature")):
-            refs[key] = [f"{target or folder}/{key}", 0, len(content)]
-        elif path.is_file() and path.name != ".zmetadata":
-            refs[key] = "base64:" + base64.b64encode(content).decode()
-    return refs
 
 
 @pytest.fixture
