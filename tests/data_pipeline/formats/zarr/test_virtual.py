@@ -9,9 +9,9 @@ import warnings
 
 import fsspec
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
-from fsspec.implementations.reference import LazyReferenceMapper
 from virtual_chunks import references_of
 from web_server import Handler
 
@@ -41,12 +41,28 @@ def virtual(stores, tmp_path):
     return dataset, folder, path
 
 
-def to_parquet(path, refs):
-    mapper = LazyReferenceMapper.create(str(path), fs=fsspec.filesystem("file"), record_size=5)
-    for key, value in refs.items():
-        inline = isinstance(value, str) and value.startswith("base64:")
-        mapper[key] = base64.b64decode(value[7:]) if inline else value.encode() if isinstance(value, str) else value
-    mapper.flush()
+def to_parquet(path, refs, record=5):
+    """Write references in Parquet, `record` of them in a file: a row for each chunk, without values for absent ones."""
+    metadata = {key: json.loads(text) for key, text in refs.items() if key.rpartition("/")[2].startswith(".z")}
+    path.mkdir()
+    (path / ".zmetadata").write_text(json.dumps({"metadata": metadata, "record_size": record}))
+    for key, about in metadata.items():
+        if not key.endswith("/.zarray"):
+            continue
+        (folder := path / key.removesuffix("/.zarray")).mkdir()
+        counts = [-(-n // k) for n, k in zip(about["shape"], about["chunks"], strict=True)]
+        rows = []
+        for place in np.ndindex(*counts):
+            found = refs.get(f"{folder.name}/{'.'.join(map(str, place)) or '0'}", "")
+            raw = base64.b64decode(found[7:]) if isinstance(found, str) and found else None
+            rows.append((*(found if isinstance(found, list) else (None, 0, 0)), raw))
+        for k in range(0, len(rows), record):
+            frame = pd.DataFrame(rows[k : k + record], columns=["path", "offset", "size", "raw"])
+            frame = frame.astype({"path": object, "raw": object})
+            frame.to_parquet(
+                folder / f"refs.{k // record}.parq", engine="fastparquet", index=False,
+                object_encoding={"raw": "bytes", "path": "utf8"}, has_nulls=["path", "raw"],
+            )  # fmt: skip
     return path
 
 
