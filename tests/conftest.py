@@ -33,6 +33,7 @@ from torch.utils.data import Dataset
 from twin_project import make_project
 from waiting import eventually, running_loaders
 
+import conf
 from data_pipeline.common import interruption
 from data_pipeline.common.interruption import SIGNALS
 from data_pipeline.grid import Grid
@@ -165,23 +166,25 @@ class CommandResult(NamedTuple):
     stderr: str
 
 
-def run_command(folder: Path, *arguments: str) -> CommandResult:
+def run_command(folder: Path, *arguments: str, pictures: bool = False) -> CommandResult:
     """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start.
 
-    The figures of a report are blank. References are EMOS of single cells: to choose a degree of sharing takes longer
-    than most evaluations.
+    The figures of a page are blank without `pictures`. References are EMOS of single cells: to choose a degree of
+    sharing takes longer than most evaluations. Options are composed once: a program composes them before it imports the
+    verb, too.
     """
     from models import reference_emos  # a file that is imported here does not count as one that every test reaches
 
     before = Path.cwd(), sys.argv, dict(os.environ)
     stdout, stderr = io.StringIO(), io.StringIO()
-    figures = blank_figures() if "evaluate" in arguments else contextlib.nullcontext()
-    cells = patch.dict(reference_emos.SPEC, shared=False)
+    drawing = not pictures and {"evaluate", "monitor"} & {*arguments}
+    figures = blank_figures() if drawing else contextlib.nullcontext()
+    cells, once = patch.dict(reference_emos.SPEC, shared=False), patch.object(conf, "check_words")
     code = 0
     try:
         os.chdir(folder)
         sys.argv = ["deepweather", *arguments]
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), figures, cells:
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), figures, cells, once:
             deepweather.main()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

@@ -22,7 +22,7 @@ SPECS = QUICK | {
     "emos of one set": QUICK["emos"] | {"shared": True},
     "emos of windows": QUICK["emos"] | {"seasonal": False, "window_days": 120},
     "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent"}},
-    **VARIANTS,
+    **{name: VARIANTS[name] for name in ("unet of two paths", "members of windows")},
     "mlp from emos": SHIPPED["mlp"] | {"baseline": {"shared": False}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
 }
@@ -34,7 +34,7 @@ SPECS = {name: spec for name, spec in SPECS.items() if claims(BUILT[name]).tiles
 NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 FITTED = ["mlp", "mlp from emos", *(name for name in SPECS if name not in NETWORKS)]
 """Models that are fitted on tiles. All networks fit the error maps of `mlp`, so that the others get a fitted state."""
-CASES = dict.fromkeys(SPECS, ODD)
+CASES = dict.fromkeys(SPECS, ODD) | {"emos that shares": SMALL}
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
 CASES |= {name: SMALL for name in SPECS if name not in CASES}
 SPECS["transformer of windows"] = SHIPPED["transformer"] | {"attention_window": 2}

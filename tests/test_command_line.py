@@ -144,20 +144,22 @@ def plain_options(node, prefix=""):
     return found
 
 
-@pytest.mark.parametrize(
-    ("group", "choice"),
-    [
-        (group, path.stem)
-        for group in ("data", "model", "task")
-        for path in sorted((ROOT / "conf" / group).glob("*.yaml"))
-        if "defaults:" in path.read_text()
-    ],
-)
-def test_help_lists_what_a_choice_has_from_others(group, choice):
-    word = f"{group}={choice}"
-    options = plain_options(OmegaConf.to_container(composed("train", [word])[group]), f"{group}.")
-    cache = {name for name in options if name.startswith("data.cache.")}
-    assert options - cache == set(re.findall(rf"^({group}\.[\w.]+): ", help_text("train", [word, "all"]), re.M)) - cache
+CHOICES = {
+    group: [path.stem for path in sorted((ROOT / "conf" / group).glob("*.yaml")) if "defaults:" in path.read_text()]
+    for group in ("data", "model", "task")
+}
+"""Files with options of other files."""
+
+
+@pytest.mark.parametrize("number", range(max(map(len, CHOICES.values()))))
+def test_help_lists_what_a_choice_has_from_others(number):
+    """One choice of each group at a time."""
+    words = [f"{group}={names[number % len(names)]}" for group, names in CHOICES.items()]
+    made, shown = OmegaConf.to_container(composed("train", words)), help_text("train", [*words, "all"])
+    for group in CHOICES:
+        options = plain_options(made[group], f"{group}.")
+        cache = {name for name in options if name.startswith("data.cache.")}
+        assert options - cache == set(re.findall(rf"^({group}\.[\w.]+): ", shown, re.M)) - cache
 
 
 def test_help_follows_the_chosen_model(command, tmp_path):

@@ -70,8 +70,8 @@ def check(verb, *words):
     words = [word for word in words if "=" in word and not word.startswith(("hydra.", "hydra/"))]
     if sweep:
         words = [first_value(word) for word in words]
-    options_of_verb(verb, words, ())
     if not has_groups(verb):
+        options_of_verb(verb, words, ())
         return
     full = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
     cfg = composed(verb, full)

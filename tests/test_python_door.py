@@ -64,7 +64,7 @@ LAZY, LAZY_TRUTH = ENSEMBLE.chunk(init_time=1, lead_time=1), TRUTH.chunk(time=1)
 
 
 def fit(model, ensemble=ENSEMBLE, truth=TRUTH, **options):
-    return dw.fit(model, ensemble, truth, task=TASK, **SPLIT | {"epochs": 2} | options)
+    return dw.fit(model, ensemble, truth, task=TASK, **SPLIT | {"epochs": 2, "emos_minutes": 0} | options)
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +79,14 @@ def project(tmp_path_factory, command):
         "task=t2m", "task.inputs=[2t,t@850]", "task.lead_times=[24,48]",
     ]  # fmt: skip
     network = ["model=unet", "model.width=4", "model.depth=1", "trainer.epochs=2", "trainer.emos_minutes=0"]
-    for name, model in (("emos", ["model=emos", "model.shared=false"]), ("unet", network)):
+    for name, model in (("emos", ["model=emos", "model.shared=false", "trainer.emos_minutes=0"]), ("unet", network)):
         ended = command(folder, "train", *options, *model, f"run_dir=runs/{name}")
         assert ended.code == 0, ended.stderr
         ended = command(folder, "correct", f"corrector=runs/{name}/corrector.safetensors",
                         "input=data/netcdf/ensemble.nc", f"output={name}.nc")  # fmt: skip
         assert ended.code == 0, ended.stderr
-    ended = command(folder, "evaluate", *options, "data.split.test=[2016,2016]", "correctors={}", "run_dir=scores")
+    scoring = ["data.split.test=[2016,2016]", "correctors={}", "references=[raw,climatology]", "run_dir=scores"]
+    ended = command(folder, "evaluate", *options, *scoring)
     assert ended.code == 0, ended.stderr
     return folder
 
@@ -153,7 +154,7 @@ def test_lazy_fit_and_score_hold_few_chunks():
         return copied
 
     task = dw.Task(name="t2m", inputs=["2t"], targets=["2t"], lead_times=LEADS)
-    dw.fit({"model": "emos", "shared": True}, counted(LAZY), counted(LAZY_TRUTH), task=task, **SPLIT)
+    dw.fit({"model": "emos", "shared": True}, counted(LAZY), counted(LAZY_TRUTH), task=task, **SPLIT, emos_minutes=0)
     assert len(most) > 100
     assert max(most) <= 8
     most.clear()

@@ -148,7 +148,8 @@ def _at_lead_times(catalog: Catalog, lead_times: Sequence[int] | None) -> Catalo
     there = np.unique(minutes)
     if absent := [lead for lead in leads.tolist() if lead * 60 not in there]:
         hours = ", ".join(f"{step / 60:g}" for step in there if step >= 0)
-        raise InputError(f"{catalog} has no lead time {', '.join(map(str, absent))} h; it has {hours} h")
+        has = f"it has {hours} h" if hours else "none of its lead times has a known length in hours"
+        raise InputError(f"{catalog} has no lead time {', '.join(map(str, absent))} h; {has}")
     return catalog.where(np.isin(minutes, leads * 60))
 
 

@@ -33,7 +33,7 @@ def regridded(catalog: Catalog, target: TargetGrid | None) -> FieldReader:
     stations = target.grid if target and isinstance(target.grid, Points) and target.grid.cells else None
     if stations and not has_ids(reader.grid):
         station_weights(reader.grid, stations)  # raises where a cell is missing
-        return RegriddedReader(reader, stations, None, np.ones(len(catalog.rows), np.int8))
+        return RegriddedReader(reader, stations)
     if (target is None or target.method is None) and isinstance(reader.grid, ReducedGrid):
         raise InputError(
             f"{catalog.place(0)} is on {reader.grid}; it can be read on a regular grid, whose steps in degrees "
@@ -54,6 +54,13 @@ def regridded(catalog: Catalog, target: TargetGrid | None) -> FieldReader:
     say_once(f"{catalog}: fields are brought from {reader.grid} to {target.grid} by {target.method} weights")
     parities = np.array([variable.parity for variable in catalog.wanted], np.int8)
     return RegriddedReader(reader, target.grid, target.method, parities[catalog.rows["variable"]])
+
+
+def on_forecasts_grid(reader: FieldReader) -> FieldReader | None:
+    """Return the reader of the same fields on the grid from whose cells stations read them; None for other readers."""
+    if isinstance(reader, RegriddedReader) and reader.method is None:
+        return reader.source
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +87,15 @@ class RegriddedReader:
 
     source: FieldReader
     grid: Grid
-    method: Method | None
-    parities: np.ndarray
+    method: Method | None = None
+    parities: np.ndarray | None = None
 
     def identity(self, wanted: np.ndarray) -> Hashable:
         """Return the identity of the source's fields, with target grid and method; see `IdentifiedReader`."""
         own = (
             self.source.identity(wanted) if isinstance(self.source, IdentifiedReader) else (id(self), wanted.tobytes())
         )
-        return own, self.grid, self.method, self.parities[wanted].tobytes()
+        return own, self.grid, self.method, None if self.parities is None else self.parities[wanted].tobytes()
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Read the `window` of the fields with the numbers `wanted`; only the rows that it needs are read."""
@@ -116,7 +123,8 @@ class RegriddedReader:
             self.source.read(numbers, values[: len(part)], (needed, ALL))
             places = zip(*np.unravel_index(part, wanted.shape), strict=True)
             for place, number, field in zip(places, numbers, values[: len(part)], strict=True):
-                regular = weights.apply(field.ravel(), selected, int(self.parities[number]), offset)
+                parity = 1 if self.parities is None else int(self.parities[number])
+                regular = weights.apply(field.ravel(), selected, parity, offset)
                 out[(*place, ...)] = (regular[0] if one_row else regular)[..., columns]
 
 

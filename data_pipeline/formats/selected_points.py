@@ -34,6 +34,8 @@ class SelectedPointsReader:
 
     def describe(self) -> str:
         """Return how many points of both sets are used, for messages."""
+        if not self.grid.ids:
+            return f"its {len(self.positions)} points are those of the ensemble in another order"
         found, others = int((self.positions >= 0).sum()), self.source.grid.shape[0]
         lacking = "" if found == len(self.positions) else f", the first without is {self._first_lacking}"
         unused = f"; {others - found} of {others} stations are not used" if others > found else ""

@@ -35,7 +35,7 @@ def all_variables(available: Iterable[Variable], *, surface: bool) -> tuple[Vari
     ['2t', 't@500', 't@850', 'z@500', 'z@850']
     """
     available = set(available)
-    variables = {variable for variable in available if not variable.level}
+    variables = {variable for variable in available if not (variable.level or (surface and variable.model_level))}
     if not surface:
         aloft = {variable for variable in available if variable.level}
         levels = {variable.level for variable in aloft}

@@ -98,7 +98,17 @@ class FormulaReader:
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Read the `window` of the fields with the numbers `wanted` (..., C); see `FieldReader`."""
         for member in np.ndindex(wanted.shape[:-1]):  # one at a time bounds the memory
-            self._read_member(wanted[member], out[member], window)
+            numbers, own = wanted[member], out[member]
+            places = np.where(numbers >= self.first, (numbers - self.first) // len(self.task.formulas), -1)
+            several = np.unique(places[places >= 0])
+            if len(several) < 2:
+                self._read_member(numbers, own, window)
+                continue
+            for place in (-1, *several):  # a reader of stations asks for fields of several members at once
+                at = np.flatnonzero(places == place)
+                part = np.empty((len(at), *own.shape[1:]), out.dtype)
+                self._read_member(numbers[at], part, window)
+                own[at] = part
 
     def _read_member(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Fill `out` (C, h, w) with fields of one start, lead time and member."""

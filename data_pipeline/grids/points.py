@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
+from data_pipeline.common.extras import package
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid, unit_vectors
 from data_pipeline.grids.station_cells import StationCells
 
 SMALL_MOVE, LARGEST_MOVE = 0.1, 1.0
@@ -102,6 +103,8 @@ class Points(Grid):
 
         Stations whose forecasts come from different cells of a grid do not match.
         """
+        if other is self:  # all messages of a grid share their points, and millions take a second
+            return True
         if not isinstance(other, Points) or self.shape != other.shape:
             return False
         same_ids = bool(self.ids and other.ids)
@@ -123,19 +126,20 @@ class Points(Grid):
         return self.found_in(other).positions
 
     def found_in(self, other: Points) -> FoundPoints:
-        """Find each point in `other`. Points without ids must be the same points in the same order.
+        """Find each point in `other`. Points without ids must be the same points, in any order.
 
         Points with ids are found by id, in any order. Numbers with and without leading zeros are the same id, unless
         one of the two sets has both. A station that is more than `LARGEST_MOVE` away is another one, so it is not
         found; if that concerns more than one station in ten, `InputError` is raised.
         """
         if not (self.ids and other.ids):
-            if not self.matches(other):
+            positions = np.arange(len(self.latitudes)) if self.matches(other) else self._same_places(other)
+            if positions is None:
                 raise InputError(
                     f"{self} and {other} are different points without ids; bring them to the same points, or add a "
                     'variable with the attribute cf_role = "timeseries_id"'
                 )
-            return FoundPoints(np.arange(len(self.latitudes)))
+            return FoundPoints(positions)
         index = {name: k for k, name in enumerate(other.ids)}
         found = np.array([index.get(name, -1) for name in self.ids])
         bare, others = ([_without_zeros(name) for name in ids] for ids in (self.ids, other.ids))
@@ -171,6 +175,21 @@ class Points(Grid):
             moved = _farthest(self.ids, distance, near)
             notes.append(f"{near.sum()} of them {SMALL_MOVE:g}° to {LARGEST_MOVE:g}° away {moved}")
         return FoundPoints(np.where(far, -1, found), tuple(notes))
+
+    def _same_places(self, other: Points) -> np.ndarray | None:
+        """Return the index of each point in `other`; None unless both have the same points."""
+        if self.shape != other.shape:
+            return None
+        with package("points in another order", "train"):
+            from scipy.spatial import cKDTree
+        distance, nearest = cKDTree(other.places).query(self.places)
+        close = distance.max() <= np.radians(2 * COORDINATE_TOLERANCE)
+        return nearest if close and len(np.unique(nearest)) == len(nearest) else None
+
+    @property
+    def places(self) -> np.ndarray:
+        """The points on the unit sphere, (n, 3)."""
+        return unit_vectors(self.latitudes, self.longitudes)
 
     def describe_moves(self, other: Points) -> str:
         """Return how many of the same stations are more than `LARGEST_MOVE` apart, and which; "" if none is."""

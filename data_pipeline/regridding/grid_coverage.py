@@ -27,7 +27,7 @@ def refuse_uncovered(source: Grid, grid: Grid) -> None:
         if type(each) not in (Grid, ReducedGrid) or (type(each) is Grid and min(each.shape) < 2):
             raise InputError(
                 f"fields cannot be brought from {source} to {grid}: both must be grids of at least 2 x 2 points; "
-                "leave out data.archive.grid"
+                "leave out data.archive.grid, or interpolate first, as with cdo -f grb remapbil,r720x361 IN OUT"
             )
     rows, columns = covered(source, np.array(grid.latitudes), np.array(grid.longitudes))
     if not (rows.all() and columns.all()):

@@ -57,7 +57,7 @@ def stations_on(
             raise InputError(f"{grid} have no rows and columns to interpolate between; choose another station_cells")
         cells = _cells(method, north.T, east.T, around.weight.T)
     else:
-        apart = np.square(unit_vectors(north, east) - unit_vectors(*_coordinates(points))).sum(-1)
+        apart = np.square(unit_vectors(north, east) - points.places).sum(-1)
         rank = apart
         if method == "land":
             if land is None:
@@ -170,7 +170,7 @@ def surrounding(grid: Grid, latitudes: np.ndarray, longitudes: np.ndarray) -> We
 def _tree(points: Points) -> cKDTree:
     from scipy.spatial import cKDTree
 
-    return cKDTree(unit_vectors(*_coordinates(points)))
+    return cKDTree(points.places)
 
 
 def _along_rows(grid: Grid, rows: np.ndarray, longitudes: np.ndarray) -> Weights1D:

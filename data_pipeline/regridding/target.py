@@ -77,6 +77,12 @@ def regular_grid(degrees: float, sources: Sequence[Grid]) -> Grid:
         )
     latitudes = np.array([90 - float(k * step) for k in range(int(rows) + 1)])
     longitudes = np.array([float(k * step) for k in range(int(columns))])
+    for source in sources:
+        if type(source) not in (Grid, ReducedGrid):
+            raise InputError(
+                f"fields of {source} cannot be brought to a grid; leave out data.archive.grid, or interpolate first, "
+                "for instance with cdo -f grb remapbil,r720x361 IN OUT"
+            )
     inside = [covered(source, latitudes, longitudes) for source in sources]
     latitudes, longitudes = (
         axis[np.logical_and.reduce(kept)]

@@ -13,6 +13,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
+from data_pipeline.formats.regridded import RegriddedReader, on_forecasts_grid
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid, unit_vectors
 from data_pipeline.grids.grid_coordinates import static_on
@@ -67,7 +68,12 @@ def input_fields(source: FieldSource, task: Task) -> Fields:
     held = source.formulas if isinstance(source, FormulaSource) else ()
     if {*task.formulas} <= {*held}:
         return _read_fields(source, task)
-    return formula_fields(_read_fields(source, without_formulas(task)), task)
+    base = _read_fields(source, without_formulas(task))
+    if (own := on_forecasts_grid(base.reader)) is None:
+        return formula_fields(base, task)
+    # The neighbours of a station's cells are on the grid.
+    found = formula_fields(replace(base, reader=own), task)
+    return replace(found, reader=RegriddedReader(found.reader, base.grid))
 
 
 def _read_fields(source: FieldSource, task: Task) -> Fields:
@@ -117,8 +123,13 @@ def _joined(groups: Sequence[ChannelGroup], starts: np.ndarray) -> InputFields:
         part[:, np.array(group.leads) == BEFORE_START] = -1
         cells[..., channels] = np.where(part >= 0, part + firsts[-1], -1)
         firsts.append(firsts[-1] + int(group.fields.cells.max(initial=-1)) + 1)
+    readers = tuple(group.fields.reader for group in groups)
+    on_grid = tuple(one for one in map(on_forecasts_grid, readers) if one is not None)
+    joined: FieldReader = JoinedReader(readers, np.array(firsts[:-1]))
+    if len(on_grid) == len(readers) and all(one.grid.matches(on_grid[0].grid) for one in on_grid):
+        joined = RegriddedReader(JoinedReader(on_grid, np.array(firsts[:-1])), readers[0].grid)
     return InputFields(
-        JoinedReader(tuple(group.fields.reader for group in groups), np.array(firsts[:-1])),
+        joined,
         sum((group.fields.variables for group in groups), ()),
         starts,
         own.lead_times,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, get_args
 
@@ -15,6 +16,7 @@ from data_pipeline.common.identity import fingerprint_of, hash_of
 from data_pipeline.common.messages import say
 from data_pipeline.dates import Dates
 from data_pipeline.formats.reader_versions import common_versions
+from data_pipeline.formats.regridded import RegriddedReader
 from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.grids.station_cells import StationMethod
 from data_pipeline.ledger import Omission
@@ -58,11 +60,12 @@ class ArraySource:
         self._ensemble = StandardDataset.forecasts(ensemble, "the ensemble", own[0])
         self._truth = StandardDataset.analyses(truth, "the truth", own[1])
         self._static = static
+        self._stations: Points | None = None
         stations, grid = self._truth.grid, self._ensemble.grid
         if isinstance(stations, Points) and stations.ids and not has_ids(grid):
             points, sentence = stations_on(stations, grid, station_cells, self._static_on)
             say(sentence)
-            self._ensemble = self._ensemble.at_stations(points)
+            self._stations = points
         elif station_cells:
             raise InputError("station_cells is for an ensemble on a grid and a truth at stations; leave it out")
         self._found: dict[Variable, Findings] = {}
@@ -72,7 +75,8 @@ class ArraySource:
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from."""
-        return self._ensemble.forecast_fields(variables, lead_times)
+        found = self._ensemble.forecast_fields(variables, lead_times)
+        return found if self._stations is None else replace(found, reader=RegriddedReader(found.reader, self._stations))
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analyses to read samples from."""
@@ -82,7 +86,7 @@ class ArraySource:
         """Return the implausible values of the truth of a variable, compared with the forecasts of all lead times."""
         if variable not in self._found:
             try:
-                forecasts = self._ensemble.forecast_fields([variable], self._ensemble.dataset.lead_time.values.tolist())
+                forecasts = self.ensemble_fields([variable], self._ensemble.dataset.lead_time.values.tolist())
             except InputError:  # an analysis that only is an input
                 forecasts = None
             self._found[variable] = examine(self._truth.analysis_fields([variable]), variable, forecasts)
@@ -91,7 +95,7 @@ class ArraySource:
     @cached_property
     def static(self) -> xr.Dataset:
         """The static fields, (latitude, longitude)."""
-        return self._static_on(self._ensemble.stations)
+        return self._static_on(self._stations)
 
     def _static_on(self, stations: Points | None) -> xr.Dataset:
         given = self._ensemble.dataset if self._static is None else self._static
@@ -110,7 +114,8 @@ class ArraySource:
         """
         sources = [[one.labels, _described(one.dataset)] for one in (self._ensemble, self._truth)]
         masked = [CHECKS_VERSION] if self._truth_checks == "mask" else []
-        return fingerprint_of(sources, _described(self.static), common_versions(), *masked)
+        cells = [repr(self._stations.cells)] if self._stations else []
+        return fingerprint_of(sources, _described(self.static), common_versions(), *masked, *cells)
 
 
 def _described(dataset: xr.Dataset) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def check_targets(ensemble: Sequence[Meaning], truth: Sequence[Meaning], lead_ti
         if _on_other_levels(forecast, analysis):
             raise InputError(
                 f"{variable} lies on {forecast.level} in the ensemble and on {analysis.level} in the analysis; give "
-                "files of one level for both"
+                "files of one level, and of winds along the same axes, for both"
             )
         (verified,) = set(analysis.intervals)
         _refuse_unknown(variable, verified, "analysis")

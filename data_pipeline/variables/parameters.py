@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 Bounds = tuple[float | None, float | None]
 
@@ -72,6 +72,10 @@ class Parameter(NamedTuple):
     water: bool = False
     trace: float = -math.inf
     law: Law = NORMAL
+    aloft: tuple[str, ...] = ()
+    """Other shortNames of the same quantity, which are not tied to this height."""
+    height: int = 0
+    """The height (m) above the ground at which a field with one of these shortNames is this parameter."""
 
     @property
     def printed_units(self) -> str:
@@ -101,35 +105,64 @@ _BOUNDS = {"": UNBOUNDED, "0 or more": NON_NEGATIVE, "0 to 1": FRACTION}
 _LAWS = {"": NORMAL, "amount": AMOUNT, "positive": POSITIVE}
 
 
-def _read_table() -> dict[str, Parameter]:
+MODEL_LEVEL = re.compile(r"_ml(\d+)$")
+"""The end of the name of a variable on a model level: `t_ml60` is temperature on model level 60."""
+
+
+class _Table(dict[str, Parameter]):
+    """Parameters by shortName; on a model level, `t_ml60` is `t`."""
+
+    def __missing__(self, name: str) -> Parameter:
+        if (own := MODEL_LEVEL.sub("", name)) == name:
+            raise KeyError(name)
+        return self[own]
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(MODEL_LEVEL.sub("", name) if isinstance(name, str) else name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(MODEL_LEVEL.sub("", name), default)
+
+
+def _read_table() -> _Table:
     """Return the rows of `parameters.csv`; `marks` are the words levels, sea and water."""
     with Path(__file__).with_suffix(".csv").open(encoding="utf-8") as file:
-        return {
-            row["name"]: Parameter(
-                row["units"],
-                row["long_name"],
-                row["spellings"],
-                row["standard_names"],
-                row["title"],
-                has_levels="levels" in row["marks"],
-                bounds=_BOUNDS[row["bounds"]],
-                sea_only="sea" in row["marks"],
-                process=cast(Process, row["process"] or "instant"),
-                hours=int(row["hours"] or 0),
-                water="water" in row["marks"],
-                trace=float(row["trace"] or -math.inf),
-                law=_LAWS[row["law"]],
+        return _Table(
+            (
+                row["name"],
+                Parameter(
+                    row["units"],
+                    row["long_name"],
+                    row["spellings"],
+                    row["standard_names"],
+                    row["title"],
+                    has_levels="levels" in row["marks"],
+                    bounds=_BOUNDS[row["bounds"]],
+                    sea_only="sea" in row["marks"],
+                    process=cast(Process, row["process"] or "instant"),
+                    hours=int(row["hours"] or 0),
+                    water="water" in row["marks"],
+                    trace=float(row["trace"] or -math.inf),
+                    law=_LAWS[row["law"]],
+                    aloft=tuple(row["aloft"].split()[:-1]),
+                    height=int(row["aloft"].split()[-1] if row["aloft"] else 0),
+                ),
             )
             for row in csv.DictReader(file)
-        }
+        )
 
 
 PARAMETERS = _read_table()
 """The known parameters by GRIB shortName, from `parameters.csv` beside this file."""
 
+NEAR_GROUND: dict[tuple[str, float], str] = {
+    (aloft, known.height): name for name, known in PARAMETERS.items() for aloft in known.aloft
+}
+"""shortNames of parameters near the ground, by shortName aloft and height (m): `t` at 2 m is `2t`."""
+
 PLAUSIBLE: dict[str, Bounds] = {
     **dict.fromkeys(("2t", "mx2t", "mn2t", "mx2t3", "mn2t3", "mx2t6", "mn2t6"), (180.0, 335.0)),
-    **dict.fromkeys(("u", "v", "10u", "10v"), (-200.0, 200.0)),
+    **dict.fromkeys(("u", "v", "10u", "10v", "100u", "100v", "200u", "200v"), (-200.0, 200.0)),
     **dict.fromkeys(("10si", "100si", "10fg", "i10fg", "10fg3", "10fg6"), (0.0, 200.0)),
     "t": (120.0, 340.0), "skt": (170.0, 360.0), "2d": (150.0, 315.0), "sst": (268.0, 315.0), "swh": (0.0, 40.0),
     "msl": (8.5e4, 1.1e5), "sp": (2.5e4, 1.1e5), "tcwv": (0.0, 150.0), "tcw": (0.0, 150.0),

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.variables.parameters import (
+    MODEL_LEVEL,
     NORMAL,
     PARAMETERS,
     PLAUSIBLE,
@@ -30,7 +31,8 @@ class Variable:
 
     `level` is 0 at the surface. `process` is empty if the processing is the one that the shortName implies
     (`Parameter.process`): `2t` is instantaneous, `tp` an accumulation. `period` is the length in hours of the interval
-    that ends at the valid time; 0 means the interval in the files.
+    that ends at the valid time; 0 means the interval in the files. A variable on a model level has it in its name:
+    `t_ml60`.
     """
 
     name: str
@@ -66,6 +68,25 @@ class Variable:
             )
         name, level, period, process = found.groups()
         return cls(name, int(level or 0), int(period or 0), process or "")
+
+    @property
+    def model_level(self) -> int:
+        """The number of the model level, 0 for any other level.
+
+        >>> Variable("t_ml60").model_level, Variable("t_ml60").units
+        (60, 'K')
+        """
+        return int(found[1]) if (found := MODEL_LEVEL.search(self.name)) else 0
+
+    @property
+    def parameter(self) -> str:
+        """The shortName without a model level: `t` for `t_ml60`."""
+        return MODEL_LEVEL.sub("", self.name)
+
+    @property
+    def component(self) -> bool:
+        """Whether the field is an eastward or northward component of a vector."""
+        return self.parameter in VECTOR_COMPONENTS
 
     @property
     def processing(self) -> str:
@@ -111,7 +132,7 @@ class Variable:
         >>> Variable("2t").plausible, Variable.parse("tp:1h").plausible
         ((180.0, 335.0), (0.0, 0.491))
         """
-        low, high = PLAUSIBLE.get(self.name, self.bounds)
+        low, high = PLAUSIBLE.get(self.parameter, self.bounds)
         if (
             high is None
             and self.name in PARAMETERS
@@ -148,7 +169,7 @@ class Variable:
         The directions of east and north reverse at a pole: a wind straight across it blows from the north on one side
         and from the south on the other.
         """
-        return -1 if self.name in VECTOR_COMPONENTS else 1
+        return -1 if self.component else 1
 
     def __str__(self) -> str:
         over = "-".join(filter(None, (f"{self.period}h" if self.period else "", self.process)))

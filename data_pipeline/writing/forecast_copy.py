@@ -50,7 +50,7 @@ class ForecastCopy:
                 rows = np.empty(len(block.levels), FIELD)
                 rows["init"], rows["lead"], rows["interval"] = block.times[:3]
                 rows["number"], rows["field"] = block.numbers, np.arange(len(rows))
-                yield number, rows[block.levels == variable.level]
+                yield number, rows[block.fields_of(variable)]
 
     def put(self, block: int, fields: Sequence[int], values: np.ndarray) -> None:
         """Write some fields (n, H, W) of a block; NaN is missing."""

@@ -130,7 +130,7 @@ def correct_files(
         notes += pipelines.untrained()
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in watched(written, "sidecars: file"):
-            write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings))
+            write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings, stations))
     except InputError as error:
         processes.broadcast(error)
         raise
@@ -168,6 +168,7 @@ def _contents(
     pipelines: CorrectionPipelines,
     options: CorrectionOptions,
     warnings: Sequence[str],
+    stations: WantedStations | None,
 ) -> dict[str, Any]:
     """Return the contents of the sidecar of an output."""
     done = [corrected for number in range(len(pipelines)) for corrected in pipelines.done(number)]
@@ -177,7 +178,7 @@ def _contents(
         counts = {"messages": audit["messages"], "added": added, "copied": audit["messages"] - file.fields}
     return {
         "correctors": describe_correctors([engine.description for engine in engines]),
-        "inputs": hashed_files(file.inputs),
+        "inputs": hashed_files([*file.inputs, *(stations.files if stations else ())]),
         "output": {"path": str(file.path), "bytes": total_bytes([file.path]), "sha256": audit["sha256"]},
         "options": describe_options(options) | {"untrained_times": pipelines[0].guard.untrained_times},
         "counts": {

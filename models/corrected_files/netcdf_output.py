@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.plotting_positions import plotting_position
 from data_pipeline.formats.equivalents import sources
 from data_pipeline.formats.table.table_file import as_netcdf, write_copy_of_table
 from data_pipeline.task import Variable
@@ -54,6 +55,8 @@ def write_netcdf(
             files.enter_context(copy_forecasts(source, target, wanted, names))
             for source, target in zip(forecasts, outputs, strict=True)
         ]
+        for each in pipelines:
+            _refuse_other_percentiles(each, copies)
         places = [_places(pipeline, copies, forecasts) for pipeline in pipelines]
         changed: dict[tuple[int, int], set[int]] = defaultdict(set)
         counts = [0] * len(copies)
@@ -74,6 +77,17 @@ def write_netcdf(
             copy.finish(marks(pipelines), of_blocks)
         notes = [note for copy in copies for note in copy.notes]
     return counts, notes
+
+
+def _refuse_other_percentiles(pipeline: CorrectionPipeline, copies: Sequence[ForecastCopy]) -> None:
+    """Raise `InputError` if files hold percentiles and corrected members are not quantiles of the same levels."""
+    for block in (block for copy in copies for block in copy.blocks if block.percentiles.size):
+        position, options = plotting_position(block.percentiles), pipeline.options
+        if (options.members, options.quantile_levels) != ("quantiles", position):
+            raise InputError(
+                f"{block} holds percentiles, and corrected members have another order or other levels; set "
+                f"members=quantiles quantile_levels={position}"
+            )
 
 
 def write_tables(

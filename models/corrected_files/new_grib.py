@@ -77,7 +77,7 @@ def _keys(
     at = start.item()
     keys: dict[str, object] = {
         "productDefinitionTemplateNumber": 1 if instant else 11,
-        "shortName": target.name,
+        "shortName": target.parameter,
         "dataDate": int(f"{at:%Y%m%d}"),
         "dataTime": int(f"{at:%H%M}"),
         "numberOfForecastsInEnsemble": members,
@@ -94,6 +94,8 @@ def _level_keys(target: Variable, level: str, source: Path) -> dict[str, object]
     """Return the ecCodes keys of the level of a message: a pressure, or the `level` of `Meaning`."""
     if target.level:
         return {"typeOfLevel": "isobaricInhPa", "level": target.level}
+    if target.model_level:
+        return {"typeOfLevel": level or "hybrid", "level": target.model_level}
     kind, _, value = level.partition(" ")
     if kind == "depth" or "-" in value:
         raise _cannot_write(source, target, f"layers and depths have other units in GRIB, and it lies on {level}")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from data_pipeline.common.checks import check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.plotting_positions import POSITIONS
 from data_pipeline.writing.marks import TEMPLATES
 from models.members.conformal import ConformalLayer
 
-QUANTILE_LEVELS: dict[str, Callable[[Any, int], Any]] = {
-    "hazen": lambda k, M: (k - 0.5) / M,
-    "weibull": lambda k, M: k / (M + 1),
-}
-"""Quantile level of the k-th of M members, k = 1 ... M, by the name of the plotting position (Hyndman & Fan 1996).
+QUANTILE_LEVELS = POSITIONS
+"""Plotting positions of corrected members.
 
 `hazen` gives the centres of M equally probable intervals, whose quantiles have the smallest expected CRPS of any M
 values (Bröcker 2012, doi:10.1002/qj.1891). `weibull` gives the mean levels of the order statistics of M draws; the

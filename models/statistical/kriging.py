@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_pipeline.grid import unit_vectors
 from data_pipeline.grids.points import Points
 from data_pipeline.grids.station_cells import RADIUS_KM
 
@@ -108,6 +107,6 @@ class Kriging:
 
 def distances(one: Points, other: Points) -> np.ndarray:
     """Return the distances (km) between the points of two sets, (n, m), along chords of the sphere."""
-    a, b = (unit_vectors(points.latitudes, points.longitudes) for points in (one, other))
+    a, b = one.places, other.places
     square = np.maximum(2 - 2 * (a @ b.T), 0)
     return np.asarray(RADIUS_KM * np.sqrt(square))

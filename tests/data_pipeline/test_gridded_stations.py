@@ -146,7 +146,7 @@ def write_observations(path, lead):
     data.to_netcdf(path)
 
 
-def open_with(name, folder, method):
+def open_with(name, folder, method, task=None):
     """Return the source `name` of WRITERS with an ensemble on a grid and observations at stations."""
     folder.mkdir()
     make, open_source = WRITERS[name]
@@ -164,7 +164,7 @@ def open_with(name, folder, method):
     if name == "store":
         from data_pipeline.store import Store
 
-        return Store.write(archive, STATION_TASK, folder / "store")
+        return Store.write(archive, task or STATION_TASK, folder / "store")
     return archive
 
 
@@ -196,6 +196,32 @@ def test_every_source_has_the_same_samples_at_stations(name, method, tmp_path):
     # GRIB holds values with 24 bits or fewer.
     np.testing.assert_allclose(sample.ensemble[..., 0], expected, atol=2e-3 if "grib" in name else 2e-5)
     np.testing.assert_allclose(sample.static[3, :, 0], np.einsum("nij,ij->n", weights, land), atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["grib", "netcdf 4", "store", "arrays"])
+def test_formulas_are_computed_on_the_grid_and_read_at_stations(name, tmp_path):
+    """Gradients need the neighbours of a cell; inputs at other lead times come from other groups of fields."""
+    formulas = ("laplacian(t@850)", "eastward_gradient(t@850)")
+    task = replace(STATION_TASK, formulas=formulas)
+    found = ForecastDataset(open_with(name, tmp_path / "own", "bilinear", task), task, [2020])
+    gridded = open_gridded(tmp_path / "own")
+    whole = ForecastDataset(gridded, replace(TASK, formulas=formulas), [2020])
+    stations = found.grid
+    weights = station_weights(GRID, stations)
+    for k in range(len(whole)):
+        expected = [
+            [weights.apply(field.numpy().ravel(), np.arange(4)) for field in member] for member in whole[k].ensemble
+        ]
+        np.testing.assert_allclose(found[k].ensemble, expected, rtol=1e-4, atol=2e-3 if name == "grib" else 1e-12)
+        if name != "grib":
+            np.testing.assert_allclose(found[k].ensemble[:, 2:], np.array(expected)[:, 2:], rtol=1e-3, atol=1e-16)
+
+
+def open_gridded(folder):
+    """Open the ensemble of a folder with analyses on its grid."""
+    NETCDF_4(folder / "whole", "ensemble", WEATHER["ensemble"])
+    NETCDF_4(folder / "truth", "analysis", WEATHER["analysis"])
+    return Archive([str(folder / "whole")], [str(folder / "truth")], [str(folder / "static")])
 
 
 def test_an_archive_names_what_it_lacks(tmp_path, capsys):

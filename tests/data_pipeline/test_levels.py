@@ -23,8 +23,7 @@ GRID = Grid.regular(3, 4)
 START, LEAD = np.datetime64("2020-01-01", "ns"), 24
 RNG = np.random.default_rng(0)
 LEVELS = {
-    "hybrid 137": ("hybrid", 137, {"standard_name": "atmosphere_hybrid_sigma_pressure_coordinate"}),
-    "hybrid 136": ("hybrid", 136, {}),
+    "theta 300": ("theta", 300, {"units": "K"}),
     "heightAboveGround 80": ("heightAboveGround", 80, {"standard_name": "height", "units": "m"}),
     "heightAboveGround 100": ("heightAboveGround", 100, {"units": "m"}),
     "theta 315": ("theta", 315, {"units": "K"}),
@@ -99,12 +98,52 @@ def test_files_say_the_level_of_a_variable_without_one(tmp_path, ending):
         assert meaning.level == text
 
 
+MODEL_LEVELS = {
+    kind: (kind, 60, {"standard_name": "model_level_number"} if kind == "hybrid" else {})
+    for kind in ("hybrid", "generalVerticalLayer")
+}
+
+
+@pytest.mark.parametrize("kind", MODEL_LEVELS)
+@pytest.mark.parametrize("ending", FORMATS)
+def test_model_levels_are_part_of_the_name_and_their_type_is_the_level(tmp_path, ending, kind):
+    """They cannot be mistaken for pressure, and several of them are read at once."""
+    paths, (name, _, attributes) = {}, MODEL_LEVELS[kind]
+    for level in (60, 61):
+        paths[level] = write(tmp_path / f"{level}.{ending}", "t", (name, level, attributes), forecast=True)
+    found = open_ensemble([*paths.values()], chunks=None)
+    assert set(found) == {"t_ml60", "t_ml61"}
+    for level, path in paths.items():
+        options = {"grib": {"engine": "cfgrib", "indexpath": ""}, "nc": {}, "zarr": {"engine": "zarr"}}[ending]
+        with xr.open_dataset(path, **options) as one:
+            np.testing.assert_array_equal(found[f"t_ml{level}"].values.squeeze(), one.t.values.squeeze())
+    (meaning,) = ensemble_fields([*paths.values()], [Variable("t_ml61")], [LEAD]).meanings
+    assert (meaning.level, meaning.units, meaning.variable.model_level) == (kind, "K", 61)
+    assert (meaning.variable.bounds, meaning.variable.law) == (Variable("t").bounds, Variable("t").law)
+    other = next(value for key, value in MODEL_LEVELS.items() if key != kind)
+    truth = write(tmp_path / f"truth.{ending}", "t", other, forecast=False)
+    with pytest.raises(InputError, match=f"t_ml60 lies on {kind} in the ensemble and on {other[0]} in the analysis"):
+        opened(Archive([paths[60]], [truth]), "t_ml60")
+
+
+def test_an_axis_of_model_levels(tmp_path):
+    levels = [dataset_of("t", ("hybrid", level, {}), (1, 2), True) for level in (60, 61)]
+    xr.concat(levels, "hybrid").to_netcdf(tmp_path / "file.nc")
+    found = open_ensemble(str(tmp_path / "file.nc"), ["t_ml60", "t_ml61"], chunks=None)
+    for level, one in zip((60, 61), levels, strict=True):
+        np.testing.assert_array_equal(found[f"t_ml{level}"], one.t.transpose(*found[f"t_ml{level}"].dims))
+    named = open_ensemble(str(tmp_path / "file.nc"), names={"t": "own"}, chunks=None)
+    assert set(named) == {"own_ml60", "own_ml61"}
+    with pytest.raises(InputError, match=r"its dimension hybrid \(2 values\) is not recognised"):
+        open_ensemble(str(tmp_path / "file.nc"), names={"t": "own_ml60"})
+
+
 PAIRS = [("grib", "nc"), ("nc", "zarr"), ("grib", "grib")]
 
 
 @pytest.mark.parametrize("formats", PAIRS, ids="-".join)
 @pytest.mark.parametrize(
-    "levels", [("hybrid 137", "tropopause"), ("heightAboveGround 80", "heightAboveGround 100")], ids=["type", "value"]
+    "levels", [("theta 300", "tropopause"), ("heightAboveGround 80", "heightAboveGround 100")], ids=["type", "value"]
 )
 def test_ensemble_and_truth_on_two_levels_are_refused(tmp_path, formats, levels):
     one, other = ((ending, LEVELS[text]) for ending, text in zip(formats, levels, strict=True))
@@ -117,9 +156,9 @@ def test_equivalent_encodings_are_accepted(tmp_path, formats):
     """`2t` says its height, however a file encodes it; `t` on one level in two formats is one variable."""
     places = ("surface", 0, {}), ("heightAboveGround", 2, {"units": "m"})
     assert opened(archive(tmp_path, *zip(formats, places, strict=True), "2t"), "2t").meanings[0].level == ""
-    same = ((ending, LEVELS["hybrid 137"]) for ending in formats)
+    same = ((ending, LEVELS["theta 300"]) for ending in formats)
     (tmp_path / "aloft").mkdir()
-    assert opened(archive(tmp_path / "aloft", *same)).meanings[0].level == "hybrid 137"
+    assert opened(archive(tmp_path / "aloft", *same)).meanings[0].level == "theta 300"
 
 
 def test_every_pair_of_levels_is_refused_and_an_unknown_level_is_not():
@@ -140,7 +179,7 @@ def test_every_pair_of_levels_is_refused_and_an_unknown_level_is_not():
 def test_several_levels_of_one_variable_in_one_part_are_refused(tmp_path, ending, forecast):
     paths = [
         write(tmp_path / f"{text[:3]}.{ending}", "t", LEVELS[text], forecast=forecast, members=(k * forecast,))
-        for k, text in enumerate(("hybrid 137", "tropopause"))
+        for k, text in enumerate(("theta 300", "tropopause"))
     ]
     for read in (ensemble_fields, open_ensemble) if forecast else (analysis_fields, open_analysis):
         with pytest.raises(InputError, match=r"has t on 2 levels, . x .*, . x .*; name files with one of them"):
@@ -186,8 +225,8 @@ def test_a_scalar_of_another_variable_of_the_file_does_not_count(tmp_path):
 def test_forecasts_of_others_on_another_level_are_refused(tmp_path, ending):
     path = write(tmp_path / f"file.{ending}", "t", LEVELS["theta 315"], forecast=True)
     task = Task("any", ["t"], ["t"], [LEAD])
-    own = Meaning(Variable("t"), "K", (0,), "hybrid 137")
-    with pytest.raises(InputError, match="has t on theta 315, not hybrid 137 as the ensemble"):
+    own = Meaning(Variable("t"), "K", (0,), "theta 300")
+    with pytest.raises(InputError, match="has t on theta 315, not theta 300 as the ensemble"):
         ForecastFile.parse("other", path).open(task, GRID, [own], None)
 
 

@@ -41,6 +41,19 @@ def test_stations_elsewhere_and_other_points_without_ids_are_refused():
         ALPS.positions_in(Points((47.3, 52.5), (11.4, 9.7)))
 
 
+def test_the_same_points_without_ids_are_found_in_any_order():
+    random = np.random.default_rng(0)
+    own = Points(random.uniform(-90, 90, 50), random.uniform(-180, 180, 50))
+    order = random.permutation(50)
+    rounded = np.round(np.array([own.latitudes, own.longitudes])[:, order], 3)
+    other = Points(rounded[0], (rounded[1] + 360) % 360)
+    np.testing.assert_array_equal(order[own.positions_in(other)], np.arange(50))
+    with pytest.raises(InputError, match="are different points without ids"):
+        own.positions_in(Points(rounded[0] + np.eye(1, 50, 7)[0] * 0.01, rounded[1]))
+    with pytest.raises(InputError, match="are different points without ids"):
+        own.positions_in(Points((*rounded[0][:-1], rounded[0][0]), (*rounded[1][:-1], rounded[1][0])))
+
+
 def test_ids_match_without_leading_zeros_unless_one_set_has_both():
     own = Points((1.0, 2.0, 3.0), (0.0,) * 3, ids=("01001", "1002", "A07"))
     found = own.found_in(Points((3.0, 2.0, 1.0), (0.0,) * 3, ids=("A7", "001002", "1001")))

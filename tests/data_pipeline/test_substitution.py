@@ -1,7 +1,8 @@
 """The law of substitution: whatever stands in for an archive gives its samples, bit for bit, or refuses by name.
 
-Every kind of task is read through every substitute. Both are registries that must grow with the code: a new option of a
-task, a new data source and a new way to read a data set fail a test here until they are in one of them.
+Every kind of task is read through stores of every kind, and a task of all kinds through every substitute. Both are
+registries that must grow with the code: a new option of a task, a new data source and a new way to read a data set fail
+a test here until they are in one of them.
 """
 
 import importlib
@@ -53,7 +54,9 @@ EVERYTHING = Task(
     "everything", ["2t", "msl", "sst", "t@850", "t@500", "tp:24h"], ["2t", "msl", "tp:24h"], [24, 48], ["lsm"],
     ["2t-24h", "msl-48h", "2t+48h", "2t+0h"], ["2t", "msl"], ["change(2t, 24)", "speed@850", "gradient(t@850)"],
 )  # fmt: skip
-TASKS = {kind: Task("kind", **(PLAIN | options)) for kind, options in KINDS.items()}
+TASKS = {kind: Task("kind", **(PLAIN | options)) for kind, options in KINDS.items()} | {
+    "everything": EVERYTHING, "everything of single cells": replace(EVERYTHING, formulas=()),
+}  # fmt: skip
 
 GAPS = {
     ("2t", 2, 2, 1), *(("msl", 3, 1, member) for member in range(3)), ("t", 1, 2, 0),
@@ -109,20 +112,24 @@ def through_store(of=None, dates=None, moments=False, **subset):
     return substitute
 
 
-def through_arrays(world, task, chunks=None):
-    """Read from datasets of xarray, as `deepweather.fit` does."""
+def arrays_of(world, task, chunks=None):
+    """Return datasets of xarray as a source, as `deepweather.fit` does."""
     leaves = dict.fromkeys(one for formula in task.formulas for one in formula.leaves)
     read = [*map(Channel, task.inputs), *task.other_leads, *leaves]
     leads = sorted({lead for one in read for each in task.lead_times if (lead := one.lead_time(each)) >= 0})
     archive, options = world.archive, {"missing": "mask", "chunks": chunks}
     inputs, truth = dict.fromkeys(one.variable for one in read), dict.fromkeys([*task.targets, *task.analysis])
     stated = [StatedIntervals.parse(archive.intervals, part) for part in ("ensemble", "analysis")]
-    source = ArraySource(
+    return ArraySource(
         open_ensemble(archive.ensemble, [*inputs], leads, intervals=stated[0], **options),
         open_analysis(archive.analysis, [*truth], intervals=stated[1], **options),
         archive.static, missing=archive.missing,
     )  # fmt: skip
-    dataset = ForecastDataset(source, task, ALL_DATES)
+
+
+def through_arrays(world, task, chunks=None):
+    """Read from datasets of xarray."""
+    dataset = ForecastDataset(arrays_of(world, task, chunks), task, ALL_DATES)
     return dataset, dataset, world.plain(task)
 
 
@@ -138,11 +145,11 @@ def through_caches(world, task):
     return found, dataset, world.plain(task)
 
 
-def through_tile(world, task):
+def through_tile(world, task, source=lambda world, task: world.archive):
     """Read some rows, columns and members."""
     whole, of_all = world.plain(task)
     rows, columns = slice(1, 4), slice(2, 7) if whole[0].target.shape[-1] > 1 else slice(None)
-    dataset = ForecastDataset(world.archive, task, ALL_DATES, rows=rows, columns=columns, members=[2, 0])
+    dataset = ForecastDataset(source(world, task), task, ALL_DATES, rows=rows, columns=columns, members=[2, 0])
     few = [one._replace(ensemble=one.ensemble[[2, 0]], mask=one.ensemble[[2, 0]].isfinite().all(0)) for one in whole]
     on_grid = ("ensemble", "mask", "static", "target")
     cut = [one._replace(**{name: getattr(one, name)[..., rows, columns] for name in on_grid}) for one in few]
@@ -175,6 +182,7 @@ SUBSTITUTES = {
     "lazy arrays": partial(through_arrays, chunks="auto"),
     "caches": through_caches,
     "tile": through_tile,
+    "tile of arrays": partial(through_tile, source=arrays_of),
     "regridding to the same grid": through_same_grid,
     "another process": through_another_process,
 }
@@ -184,11 +192,12 @@ OF_THE_TASK = {"store", "store of moments", *TILES_OF_STORES} | {name for name i
 OF_ALL_FIELDS = {"store of all fields", "store of moments of all fields"}
 CASES = [
     *product(["complete"], KINDS, sorted(OF_ALL_FIELDS)),
-    *product(["gaps"], KINDS, SUBSTITUTES),
+    *product(["gaps"], KINDS, sorted(SUBSTITUTES.keys() - OF_THE_TASK | {"store", "store of moments"})),
+    *product(["gaps"], ["masked cells", "everything"], sorted(OF_THE_TASK - {"store", "store of moments"})),
     # Stations have no derivatives, no grid to be brought to, and one column.
     *product(
         ["stations"],
-        sorted(KINDS.keys() - {"formulas"}),
+        ["everything of single cells"],
         sorted(OF_THE_TASK - TILES_OF_STORES - {"regridding to the same grid"}),
     ),
 ]
@@ -223,7 +232,7 @@ def test_a_substitute_gives_the_samples_of_the_archive(worlds, archive, kind, su
     assert places(dataset) == places(whole)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["masked cells", "everything"])
 def test_moments_are_those_of_the_members(worlds, kind):
     """Of a channel that all members share, both pseudo-members are the channel."""
     (members, _), (moments, _) = (worlds["gaps"].plain(TASKS[kind], moments=flag) for flag in (False, True))
@@ -236,14 +245,15 @@ def test_moments_are_those_of_the_members(worlds, kind):
 
 def test_kinds_have_all_options_of_a_task():
     plain = TASKS["one field"]
+    tasks = [TASKS[kind] for kind in KINDS]
     varied = {
         option.name
-        for task in TASKS.values()
+        for task in tasks
         for option in fields(Task)
         if getattr(task, option.name) != getattr(plain, option.name)
     }
     assert varied == {option.name for option in fields(Task)} - {"name", "thresholds"}
-    assert {channel.origin for task in TASKS.values() for channel in task.channels} == {*get_args(Origin)}
+    assert {channel.origin for task in tasks for channel in task.channels} == {*get_args(Origin)}
 
 
 def test_substitutes_are_all_sources_and_all_options():

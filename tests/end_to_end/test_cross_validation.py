@@ -10,6 +10,8 @@ from grib_parts import OPTIONS, write_archive
 from models.corrector import Corrector
 from models.provenance.training_dates import stated_fits
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 TASK = [*(word for word in OPTIONS if not word.startswith("data.split")), "path=data"]
 EMOS = ["model=emos", "model.seasonal=false", "model.shared=true"]
 FOLDS = ["data.split.train=[2000,2002]", "data.split.folds=3", "data.split.gap_days=0"]

@@ -8,6 +8,8 @@ import pytest
 from equal_runs import check_equal_scores, read_scores
 from twin_project import SPLIT
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 EMOS = "emos: runs/emos/corrector.safetensors"
 OPTIONS = [*SPLIT, f"correctors={{{EMOS}}}"]
 KILLED = """

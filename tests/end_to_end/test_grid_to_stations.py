@@ -131,6 +131,8 @@ def test_correct_writes_stations_from_grib_as_python_does(scored, command):
     ended = command(folder, *words, "output=new.nc", "stations=new.csv", "static_fields=data/twin/static")
     assert ended.code == 0, ended.stderr
     assert "0 of 2 stations are stations of the training; 2 are new (here, there)" in ended.stdout
+    inputs = json.loads((folder / "new.nc.json").read_text())["inputs"]
+    assert [each["path"] for each in inputs] == [FORECAST, "new.csv", "data/twin/static"]
     written = xr.load_dataset(folder / "new.nc", decode_timedelta=False)
     assert written.station_id.values.tolist() == ["here", "there"]
     with pytest.warns(UserWarning, match="the forecasts of 2 stations, .* are those of the nearest land cells"):

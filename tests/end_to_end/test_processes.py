@@ -3,7 +3,10 @@
 import json
 import shutil
 
+import pytest
 from twin_project import QUICK, SPLIT
+
+pytestmark = pytest.mark.usefixtures("without_figures")
 
 
 def summary_of(folder):

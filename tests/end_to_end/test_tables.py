@@ -14,7 +14,7 @@ SPLIT = {"train": [2018, 2019], "val": None, "test": [2020, 2020]}
 def table():
     """Three stations, four members that are a degree too warm, and the observations of all valid times."""
     random = np.random.default_rng(3)
-    days = pd.date_range("2017-12-30", "2020-12-31", freq="3D")
+    days = pd.date_range("2017-12-30", "2020-12-31", freq="8D")
     made = pd.MultiIndex.from_product([days, LEADS, ["011", "7", "8"]], names=["init_time", "lead_time", "station"])
     found = made.to_frame(index=False)
     valid = found.init_time + pd.to_timedelta(found.lead_time, "h")
@@ -32,9 +32,10 @@ def test_a_table_through_the_verbs(tmp_path, run_verb, command):
     options = ["data=table", f"path={path}", "task.name=mine", "task.inputs=[2t]", f"task.lead_times={list(LEADS)}"]
     options += [f"data.split.{name}={json.dumps(years)}" for name, years in SPLIT.items()]
     emos = ["model=emos", "model.seasonal=false", "model.shared=false"]
-    run_verb(tmp_path, "train", *options, *emos, "run_dir=runs/emos")
+    run_verb(tmp_path, "train", *options, *emos, "trainer.emos_minutes=0", "run_dir=runs/emos")
     corrector = "runs/emos/corrector.safetensors"
-    run_verb(tmp_path, "evaluate", *options, f"correctors={{emos: {corrector}}}", "run_dir=runs/scores")
+    scoring = ["references=[raw]", f"correctors={{emos: {corrector}}}", "run_dir=runs/scores"]
+    run_verb(tmp_path, "evaluate", *options, *scoring)
     given = [f"corrector={corrector}", f"input={path}", "on_problem=raw"]
     command(tmp_path, "correct", *given, "output=corrected.csv")
     command(tmp_path, "correct", *given, "output=corrected.nc")
@@ -50,6 +51,7 @@ def test_a_table_through_the_verbs(tmp_path, run_verb, command):
         names=names,
         train=SPLIT["train"],
         test=SPLIT["test"],
+        emos_minutes=0,
     )
     expected = fitted.correct(ensemble.rename(names), on_problem="raw")["2t"]
 

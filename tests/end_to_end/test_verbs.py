@@ -15,6 +15,8 @@ from conf.sweep_runs import SweepRun, table_of_trainings
 from models.corrector import Corrector
 from models.provenance.training_dates import stated_fits
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 
 def test_the_table_of_a_sweep_has_the_scores_of_its_runs(project, run_verb):
     """The table of a sweep from the files of its runs, which run in this process."""

@@ -264,7 +264,7 @@ def test_unfinished_results_are_computed_again(tmp_path, text):
         ("split=tets", "there is no split 'tets'"),
         ("member_counts=5", "two or more different numbers"),
         ("member_counts=[2,50]", "the forecasts have 5 members"),
-        ("references=[unet]", "a list of raw, climatology, emos, persistence, such as"),
+        ("references=[unet]", "a list of raw, climatology, emos, persistence, lapse_rate, such as"),
         ("emos_minutes=-1", "a number of at least 0"),
         ("shown_corrector=unet", "the name of a corrector of this command (there are none), or null"),
         ("quantile_levels=median", "one of hazen, weibull, got 'median'"),

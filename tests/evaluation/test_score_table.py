@@ -22,7 +22,7 @@ from evaluation.scores.score import CellStatistic, Score
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.tables.csv_tables import write_score_table, write_station_table
 from evaluation.tables.score_dataset import write_score_file
-from evaluation.tables.score_rows import ScoreRows
+from evaluation.tables.score_rows import ScoreRows, whole
 from models.distribution import Ensemble, Normal
 from models.parallel.domain import Domain
 from models.statistical.raw import Raw
@@ -69,9 +69,14 @@ def board(toy):
 
 
 @pytest.fixture(scope="module")
-def table(board, tmp_path_factory):
+def rows(board):
+    return ScoreRows.of(board[1], 0).rows
+
+
+@pytest.fixture(scope="module")
+def table(rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("table") / "scores.csv"
-    write_score_table(path, ScoreRows.of(board[1], 0).rows)
+    write_score_table(path, rows)
     return pd.read_csv(path)
 
 
@@ -100,9 +105,9 @@ def test_rows_of_all_forecasts_come_first_and_each_part_can_be_selected(table, b
 
 
 @pytest.fixture(scope="module")
-def dataset(board, tmp_path_factory):
+def dataset(board, rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "scores.nc"
-    write_score_file(path, board[1], 0, ScoreRows.of(board[1], 0).rows)
+    write_score_file(path, board[1], 0, rows)
     return path
 
 
@@ -226,15 +231,15 @@ def test_fair_scores_of_dependent_members_and_quantiles_are_not_compared(table):
     assert not ((table.form == "members") & (table.score == "crps_fair")).any()
 
 
-def test_a_part_without_a_scored_cell_has_no_row(board, tmp_path):
-    first = next(iter(ScoreRows.of(board[1], 0).rows))
+def test_a_part_without_a_scored_cell_has_no_row(rows, tmp_path):
+    first = rows[0]
     write_score_table(tmp_path / "scores.csv", [first, first._replace(n_forecasts=0), first._replace(hour="06")])
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 2
 
 
 def test_a_target_without_known_units_gets_those_of_its_files(board, tmp_path):
     strange = replace(board[1], task=Task("x", ["xyz"], ["xyz"], [24, 48]))
-    write_score_table(tmp_path / "scores.csv", ScoreRows.of(strange, 0, "furlong").rows)
+    write_score_table(tmp_path / "scores.csv", ScoreRows.of(strange, 0, "furlong", [whole(strange)]).rows)
     found = pd.read_csv(tmp_path / "scores.csv")
     assert set(found[found.score == "crps"].units) == {"furlong"}
 

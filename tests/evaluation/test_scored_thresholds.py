@@ -22,13 +22,13 @@ from models.statistical.raw import Raw
 GRID = Grid.regular(5, 8)
 TASK = Task("two", ["2t", "10u"], ["2t", "10u"], [24, 48])
 THRESHOLDS = parse_thresholds(["2t > 7 degC", "< 20 %", "2t >= 285 K"], TASK)
-REGIONS = region_weights(GRID)
+REGIONS = {name: region_weights(GRID)[name] for name in ("global", "unweighted")}
 
 
 @pytest.fixture(scope="module")
 def boards(toy):
     """The scoreboards with and without climatology."""
-    data = toy(TASK, GRID, 24)
+    data = toy(TASK, GRID, 12)
     data.samples[3].target[0, 1, 2] = torch.nan
     options = ScoringOptions(
         scores=tuple(all_scores().values()), diagrams=tuple(all_diagrams().values()), thresholds=THRESHOLDS,

@@ -97,11 +97,11 @@ def numbers(distribution):
     return torch.stack([distribution.mean, distribution.std])
 
 
-@pytest.mark.parametrize("members", [2, 20])
-def test_any_number_of_members_in_any_order(name, toy, members):
-    sample = batch(toy, members=members)
+def test_any_number_of_members_in_any_order(name, toy):
+    sample, members = batch(toy, members=7), 7
     with torch.no_grad():
         model = corrector(name, toy)
+        assert torch.isfinite(numbers(model(batch(toy, members=2)))).all()
         found = numbers(model(sample))
         assert found.shape == (2, 4, 1, *GRID.shape)
         assert torch.isfinite(found).all()
@@ -111,7 +111,7 @@ def test_any_number_of_members_in_any_order(name, toy, members):
         assert torch.allclose(all_of_them, found, rtol=1e-4, atol=1e-4) == (not claimed(name).first_member)
 
 
-GRIDS = [Grid.regular(29, 50), Grid.regular(32, 64), Grid((4, 3, 2, 1, 0), (0, 1, 2, 3, 4))]
+GRIDS = [Grid.regular(8, 14), Grid((4, 3, 2, 1, 0), (0, 1, 2, 3, 4))]
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)

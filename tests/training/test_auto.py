@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from specs import quick_auto
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
@@ -16,7 +17,7 @@ SPACE = {"latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes)}
 STARTS = np.datetime64("2010-01-05", "ns") + np.arange(90) * np.timedelta64(24, "D")
 TASK = Task("toy", ["2t"], ["2t"], [24, 48])
 YEARS = {"task": TASK, "train": [2010, 2014], "val": [2015, 2015]}
-QUICK = {"epochs": 20, "learning_rate": 0.02, "accelerator": "cpu"}
+QUICK = {"epochs": 20, "learning_rate": 0.02, "accelerator": "cpu", "emos_minutes": 0}
 
 
 def world(bend, bias=0.0):
@@ -55,14 +56,17 @@ def crps():
 
 
 @pytest.fixture(autouse=True)
-def only_cells(monkeypatch):
-    """The network of single cells alone, which is quick."""
+def only_quick(monkeypatch):
+    """The network of single cells alone, and one EMOS for all cells."""
     monkeypatch.setattr("training.auto.NETWORKS", ("mlp",))
+    with quick_auto():
+        yield
 
 
 def test_networks_are_added_where_they_are_better(tmp_path, crps):
     ensemble, truth = world(bend=1.0)
-    statistical = fit({"model": "auto", "minutes": 0, "folds": 2}, ensemble, truth, **YEARS)
+    statistical = fit({"model": "auto", "minutes": 1e-6, "folds": 2}, ensemble, truth, **YEARS, emos_minutes=0)
+    assert any(note.startswith("auto: mlp is left out: it would take about") for note in statistical.notes)
     with_networks = fit({"model": "auto", "minutes": 60, "folds": 2}, ensemble, truth, **YEARS, **QUICK)
     assert isinstance(statistical.model, Auto)
     assert isinstance(with_networks.model, Committee)
@@ -82,11 +86,9 @@ def test_networks_that_do_not_help_are_not_in_the_file(monkeypatch):
     assert "auto: the networks do not improve the forecast" in corrector.notes
 
 
-def test_networks_without_time_or_validation_are_named():
+def test_networks_without_validation_are_named():
     ensemble, truth = world(bend=0.0)
-    notes = fit({"model": "auto", "minutes": 1e-6, "folds": 2}, ensemble, truth, **YEARS).notes
-    assert any(note.startswith("auto: mlp is left out: it would take about") for note in notes)
-    notes = fit("auto", ensemble, truth, **YEARS | {"val": None}).notes
+    notes = fit({"model": "auto", "minutes": 0, "folds": 2}, ensemble, truth, **YEARS | {"val": None}).notes
     assert any(note.startswith("auto: no networks, because there are no validation dates") for note in notes)
     with pytest.raises(InputError, match=r"model\.minutes must be a number of minutes, 0 or more, got -1"):
         fit({"model": "auto", "minutes": -1}, ensemble, truth, **YEARS)

@@ -33,7 +33,7 @@ from training.step.training_data import open_training_data
 PLAN = MemoryPlan(
     measured={}, pass_bytes=1100, seconds=1.0, weight_bytes=100, copies=2, sample_bytes=10, share=8, micro_batch=1
 )
-CPU, GRID = torch.device("cpu"), Grid.regular(17, 32)
+CPU, GRID = torch.device("cpu"), Grid.regular(9, 16)
 
 
 def batch_of(name, count=1, grid=GRID):

@@ -20,11 +20,13 @@ from models.parallel.mesh import Mesh, arrange_mesh
 from models.statistical.crossfit import CrossFitted
 from training.initial_state import fit_corrector
 from training.run import checkpoints
+from training.step import mesh_strategy
 from training.step.correction_module import CorrectionModule
 
 # Fits before the first step.
 
-FITTED = {name: SPECS[name] for name in ("emos", "climatology")} | {
+FITTED = {
+    "emos": SPECS["emos"],
     "cross-fitted": SPECS["mlp"] | {"baseline": {"seasonal": False, "shared": False}}, "deep": NET | {"depth": 4},
 }  # fmt: skip
 
@@ -85,7 +87,7 @@ TWO_RANKS = [
     ((1, 1, 1, 2), {"sharded": True}, 11),
 ]  # fmt: skip
 FOUR_RANKS = [
-    ((2, 2, 1), {"sharded": True, "shard_ranks": 2}, 7), ((2, 1, 1, 2), {"sharded": True, "shard_ranks": 2}, 11)
+    ((2, 2, 1), {"sharded": True, "shard_ranks": 2}, 4), ((2, 1, 1, 2), {"sharded": True, "shard_ranks": 2}, 6)
 ]  # fmt: skip
 """Meshes of one run, each with its options, and the step before which the run is killed there."""
 
@@ -97,16 +99,18 @@ def alone(toy, tmp_path_factory):
 
 
 def train_on_meshes(rank, meshes, toy, folder):
-    """Train on one mesh after the other, saving checkpoints."""
+    """Train on one mesh after the other, saving checkpoints; weights are sharded among as many ranks as asked."""
     for shape, options, end in meshes:
-        with killed_at(end):
+        with killed_at(end), patch.object(mesh_strategy, "shard", wraps=mesh_strategy.shard) as sharded:
             train_run(arrange_mesh(*shape), toy, folder, checkpoint_minutes=1e-9, **RUN, **options)
+        groups = [options.get("shard_ranks", math.prod(shape))] if "sharded" in options else []
+        assert [call.args[3] for call in sharded.call_args_list] == groups
 
 
 @pytest.mark.parametrize("meshes", [TWO_RANKS, FOUR_RANKS], ids=["2 ranks", "4 ranks"])
 def test_a_run_that_moves_from_mesh_to_mesh_equals_one_process(meshes, toy, tmp_path, alone):
     run_on_ranks(math.prod(meshes[0][0]), train_on_meshes, meshes, toy, tmp_path)
-    assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 11
+    assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == meshes[-1][2]
     found = train_run(Mesh.single(), toy, tmp_path, **RUN)
     assert [row[1] for row in found[0]] == [3, 6, 9, 12]
     assert_same_run(found, alone)

@@ -11,12 +11,14 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
-from data_pipeline.formats.cf.cf_header import DataVariable, Header, role_of
+from data_pipeline.formats.cf.cf_header import DataVariable, Header, Role, role_of
 from data_pipeline.formats.cf.cf_variables import NameMap, amount_conversion, find_own_conversion, rate_conversion
-from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizontal, levels_of
+from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizontal, levels_of, model_levels
 from data_pipeline.formats.cf.geometry import Geometry
+from data_pipeline.formats.cf.percentiles import members_of_percentiles, percentile_levels
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
-from data_pipeline.formats.levels import stated_level
+from data_pipeline.formats.levels import MODEL_LEVELS, axis_level, stated_level
+from data_pipeline.grids.points import Points
 from data_pipeline.task import Variable, own_process
 from data_pipeline.variables.meaning import UNKNOWN
 from data_pipeline.variables.parameters import PARAMETERS
@@ -36,9 +38,10 @@ class FieldBlock:
     """The fields of a variable, in the file's order along its `outer` dimensions.
 
     `across` are the dimensions of rows and columns, or of points (two, one, or none for a single point); `outer` are
-    all other dimensions. `levels` (hPa) and `numbers` (members) have one entry per field. `process` is the processing
-    over time; it is empty if neither the file nor the user's name states it. `hours` is the interval that the user's
-    name states, or 0. `summary` is empty except for the means, standard deviations and quantiles of `cf.summaries`.
+    all other dimensions. `levels` (hPa; negative numbers of model levels) and `numbers` (members) have one entry per
+    field. `process` is the processing over time; it is empty if neither the file nor the user's name states it. `hours`
+    is the interval that the user's name states, or 0. `summary` is empty except for the means, standard deviations and
+    quantiles of `cf.summaries`.
     """
 
     header: Header
@@ -65,6 +68,7 @@ class FieldBlock:
             geometry = Geometry.of(header, data)
             if geometry is None:
                 return None
+            _refuse_probabilities(header, data)
             height = None if header.coordinates_of(data, "level") else _height(header, data, geometry.dimensions)
             short_name = names.short_name(data.name, data.attributes, height)
             Variable(short_name)
@@ -72,9 +76,10 @@ class FieldBlock:
             outer = tuple(name for name in data.dimensions if name not in across)
             levels = levels_of(header, data, outer, short_name, given)
             time = TimeCoordinates.of(header, data)
-            members = {coordinate.name for coordinate in header.coordinates_of(data, "number")}
+            roles: tuple[Role, Role] = ("number", "quantile")
+            members = {coordinate.name for role in roles for coordinate in header.coordinates_of(data, role)}
             refuse_statistics(data.attributes, {*data.dimensions, *data.coordinate_names} - members)
-            _refuse_other_dimensions(header, data, outer, time)
+            _refuse_other_dimensions(header, data, outer, time, bool((levels < 0).any()))
             numbers = _numbers(header, data, outer)
             process = "" if timeless else _process(header, data, given)
             hours = given.period if given and not timeless else 0
@@ -105,16 +110,34 @@ class FieldBlock:
         return tuple(None if level == NO_WHOLE_LEVEL else self.variable(level) for level in levels)
 
     def variable(self, level: int) -> Variable:
-        """Return the variable of the fields at a level."""
+        """Return the variable of the fields at a level; a negative one is the number of a model level."""
         process = own_process(self.short_name) if self.rate else self.process
+        if level < 0:
+            return Variable(f"{self.short_name}_ml{-level}", process=process)
         return Variable(self.short_name, level, process=process)
+
+    def fields_of(self, variable: Variable) -> np.ndarray:
+        """Return whether each field belongs to a variable."""
+        fits = np.array([own == variable for own in self.variables])
+        return np.asarray(fits[np.unique(self.levels, return_inverse=True)[1]])
+
+    @property
+    def percentiles(self) -> np.ndarray:
+        """The levels of the percentiles that are read as members; empty for members."""
+        found = None if self.header.coordinate(self.data, "number") else self.header.coordinate(self.data, "quantile")
+        return np.empty(0) if found is None else percentile_levels(found, str(self))
 
     @cached_property
     def level(self) -> str:
         """The level of fields that are not on pressure levels; see `formats.levels`."""
         axes = (one for one in self.header.vertical_axes(self.data) if not set(one.dimensions) & set(self.across))
-        described = ((axis.name, axis.attributes, axis.values) for axis in axes)
-        return stated_level(self.variable(SURFACE), self.data.attributes, described)
+        described = [(axis.name, axis.attributes, axis.values) for axis in axes]
+        if (self.levels < 0).any():
+            kinds = (axis_level(name, about, 1.0)[0] for name, about, _ in described)
+            return next(kind for kind in kinds if kind in MODEL_LEVELS)
+        grid = self.horizontal.grid
+        plane = isinstance(grid, Points) and not grid.ids
+        return stated_level(self.variable(SURFACE), self.data.attributes, described, plane)
 
     @cached_property
     def times(self) -> FieldTimes:
@@ -201,9 +224,14 @@ def _height(header: Header, data: DataVariable, across: tuple[str, ...]) -> floa
 
 
 def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.ndarray:
-    """Return the member of each field: 0 without a member dimension; 1, 2, 3... if the dimension has no values."""
+    """Return the member of each field: 0 without a member dimension; 1, 2, 3... if the dimension has no values.
+
+    Percentiles of equal parts of the distribution are members, too.
+    """
     size = dict(zip(data.dimensions, data.shape, strict=True))
     member = header.coordinate(data, "number")
+    if member is None and (percentiles := header.coordinate(data, "quantile")):
+        return data.broadcast(percentiles, members_of_percentiles(percentiles, header.place(data)), outer)
     if member is None:
         return np.zeros(int(np.prod([size[name] for name in outer], dtype=np.int64)), np.int64)
     if member.values is None:
@@ -230,9 +258,26 @@ def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.n
     return data.broadcast(member, values.astype(np.int64), outer)
 
 
-def _refuse_other_dimensions(header: Header, data: DataVariable, outer: tuple[str, ...], time: TimeCoordinates) -> None:
-    """Raise an `InputError` if an outer dimension with several values is neither time, member nor level."""
-    understood = [*time.coordinates, header.coordinate(data, "level"), header.coordinate(data, "number")]
+def _refuse_probabilities(header: Header, data: DataVariable) -> None:
+    """Raise an `InputError` for probabilities of thresholds, as IMPROVER writes them."""
+    names = (data.name, str(data.attributes.get("standard_name", "")), str(data.attributes.get("long_name", "")))
+    if any(name.lower().startswith("probability_of_") for name in names):
+        raise InputError(
+            f"{header.place(data)} holds probabilities, not values of a forecast; make percentiles of them, for "
+            "instance with improver generate-percentiles --percentiles 10 20 30 40 50 60 70 80 90"
+        )
+
+
+def _refuse_other_dimensions(
+    header: Header, data: DataVariable, outer: tuple[str, ...], time: TimeCoordinates, numbered: bool
+) -> None:
+    """Raise an `InputError` if an outer dimension with several values is neither time, member nor level.
+
+    Model levels count if the variable's fields are `numbered` by them.
+    """
+    member = header.coordinate(data, "number") or header.coordinate(data, "quantile")
+    understood = [*time.coordinates, header.coordinate(data, "level"), member]
+    understood += [model_levels(header, data)[0]] if numbered else []
     counted = {name for coordinate in understood if coordinate for name in coordinate.dimensions}
     for name, size in zip(data.dimensions, data.shape, strict=True):
         if name in outer and name not in counted and size > 1:

@@ -121,6 +121,8 @@ class BlockCatalog(ABC):
             rows.append(_rows(block, file, k, wanted, timeless))
             stored.append(block.stored[rows[-1]["field"]])
         fields, exist = np.concatenate(rows), np.concatenate(stored)
+        if many := sum(block.percentiles.size > 0 for block, _ in used):
+            say_once(f"{describe_files(files)}: percentiles of {many} variables are read as members")
         _tell_unwritten(describe_files(files), wanted, fields, exist)
         return cls(files, wanted, tuple(block for block, _ in used), fields[exist])
 
@@ -158,7 +160,7 @@ class BlockCatalog(ABC):
         """Return units and long name of the variables called `name`; different units raise an `InputError`."""
         found = {}
         for block in self.blocks:
-            if block.short_name == name:
+            if block.short_name in (name, Variable(name).parameter):
                 units, long_name = block.units_and_long_name
                 found[units] = long_name
         if len(found) > 1:
@@ -229,7 +231,7 @@ def _rows(block: FieldBlock, file: int, number: int, wanted: Sequence[Variable],
     rows["variable"] = -1
     for k, variable in enumerate(wanted):
         if variable in block.variables:
-            rows["variable"][block.levels == variable.level] = k
+            rows["variable"][block.fields_of(variable)] = k
     if not timeless:
         rows["init"], rows["step"], rows["interval"] = block.times[:3]
         rows["number"] = block.numbers

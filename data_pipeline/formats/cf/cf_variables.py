@@ -15,16 +15,13 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.cf_header import DataVariable
 from data_pipeline.formats.variables import GivenName
 from data_pipeline.task import Variable
-from data_pipeline.variables.parameters import PARAMETERS
+from data_pipeline.variables.parameters import NEAR_GROUND, PARAMETERS
 from data_pipeline.variables.units import STANDARD_GRAVITY, Conversion, find_conversion, normalize_units
 
-_NEAR_GROUND = {
-    ("t", 2): "2t", ("u", 10): "10u", ("v", 10): "10v", ("ws", 10): "10si", ("ws", 100): "100si", ("gust", 10): "10fg",
-}  # fmt: skip
-"""shortNames of parameters near the ground, by the shortName aloft and the height in m."""
-
-_SHARED_STANDARD_NAME = {"2t": "t", "10u": "u", "10v": "v", "gh": "z", "10si": "ws", "100si": "ws"} | dict.fromkeys(
-    ("10fg", "i10fg", "10fg3", "10fg6"), "gust"
+_SHARED_STANDARD_NAME = (
+    {"gh": "z"}
+    | {name: known.aloft[0] for name, known in PARAMETERS.items() if known.aloft}
+    | dict.fromkeys(("i10fg", "10fg3", "10fg6"), "gust")
 )
 """For parameters that share their standard_name with another parameter, the shortName of this other parameter."""
 
@@ -77,7 +74,7 @@ class NameMap:
                 f"choose one, for instance with data.archive.variable_names={{{name}: {own}}}"
             )
         known = own or standard
-        return _NEAR_GROUND.get((known, round(height)), known) if known and height is not None else known or name
+        return NEAR_GROUND.get((known, round(height)), known) if known and height is not None else known or name
 
 
 def is_surface_only(short_name: str) -> bool:

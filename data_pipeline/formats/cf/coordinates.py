@@ -10,12 +10,13 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header
 from data_pipeline.formats.cf.cf_variables import is_surface_only
+from data_pipeline.formats.levels import MODEL_LEVELS, axis_level, on_model_level
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 from data_pipeline.task import Variable
 from data_pipeline.variables.parameters import PARAMETERS
 from data_pipeline.variables.units import normalize_units
 
-SURFACE, NO_WHOLE_LEVEL = 0, -1
+SURFACE, NO_WHOLE_LEVEL = 0, 1 << 30
 """Level of surface fields, and of fields whose pressure is not a whole number of hPa."""
 _MAX_LEVEL = 1100
 """Greatest pressure level, hPa."""
@@ -85,12 +86,17 @@ def levels_of(
 ) -> np.ndarray:
     """Return the pressure level of each field along the `outer` dimensions (hPa), or `SURFACE` or `NO_WHOLE_LEVEL`.
 
+    Numbers of model levels are negative.
+
     `given` is the user's name for the variable; its level applies to a variable without a level coordinate. A surface
     parameter, such as 2t, is at the surface even if the file gives it a scalar level.
     """
     size = dict(zip(data.dimensions, data.shape, strict=True))
     fields = int(np.prod([size[name] for name in outer], dtype=np.int64))
     coordinate = header.coordinate(data, "level")
+    axis, numbers = model_levels(header, data)
+    if coordinate is None and axis and on_model_level(short_name, "hybrid", 1) != short_name:
+        return data.broadcast(axis, -numbers, outer)
     if coordinate is None or _is_irrelevant(coordinate, short_name):
         return np.full(fields, given.level if given else SURFACE)
     found = _hectopascals(coordinate, header.place(data))
@@ -105,6 +111,17 @@ def levels_of(
             f"data.archive.variable_names={{{data.name}: {given.name}}}"
         )
     return data.broadcast(coordinate, found, outer)
+
+
+def model_levels(header: Header, data: DataVariable) -> tuple[Coordinate | None, np.ndarray]:
+    """Return the axis of model levels of a variable and its whole numbers; None if it has none."""
+    for axis in header.vertical_axes(data):
+        counted = axis.values is not None and axis.values.dtype.kind in "fiu"
+        if counted and axis_level(axis.name, axis.attributes, 1.0)[0] in MODEL_LEVELS:
+            values = np.asarray(axis.values)
+            if (values >= 1).all() and (values == np.round(values)).all():
+                return axis, values.astype(np.int64)
+    return None, np.empty(0, np.int64)
 
 
 def _is_irrelevant(coordinate: Coordinate, short_name: str) -> bool:
@@ -126,8 +143,8 @@ def _hectopascals(coordinate: Coordinate, place: str) -> np.ndarray:
     if units not in ("hPa", "Pa"):
         if values.size > 1 and (values.ravel() == np.arange(1, values.size + 1)).all():
             raise InputError(
-                f"{place}: {coordinate.name} has model levels, which are not read; interpolate to pressure first, "
-                "for instance with cdo ml2pl (levels in hPa have the units hPa)"
+                f"{place}: {coordinate.name} may count model levels; if so, state it in a copy with ncatted -a "
+                f"standard_name,{coordinate.name},o,c,model_level_number IN OUT; levels in hPa have the units hPa"
             )
         units = "hPa" if values.max() <= _MAX_LEVEL else "Pa"
     pressure = values if units == "hPa" else values / 100

@@ -1,7 +1,7 @@
 """Latitudes and longitudes of the cells of a projected grid, from its projection coordinates and `grid_mapping`.
 
-Two projections are inverted here, because forecasts on them are often published without the positions of their cells.
-The package pyproj would invert all, but the PROJ libraries of pyproj and ecCodes crash in one process.
+Projections are inverted here, because forecasts on them are often published without the positions of their cells. The
+package pyproj would invert all, but the PROJ libraries of pyproj and ecCodes crash in one process.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.cf_header import Coordinate
+from data_pipeline.grids.conformal import Conformal
 
 _EARTH_RADIUS = 6_371_229.0
 """Radius (m) of the sphere of most weather models, for files that state no ellipsoid."""
 _METRES = {"m": 1.0, "meter": 1.0, "metre": 1.0, "meters": 1.0, "metres": 1.0, "km": 1000.0}
 _DEGREES = {"degrees": 1.0, "degree": 1.0, "degrees_north": 1.0, "degrees_east": 1.0}
+_STRAIGHT = "straight_vertical_longitude_from_pole"
 _EASTWARD = ("projection_x_coordinate", "grid_longitude")
 
 Degrees = tuple[np.ndarray, np.ndarray]
@@ -95,9 +97,33 @@ def from_lambert_equal_area(mapping: Mapping[str, Any], y: np.ndarray, x: np.nda
     return np.degrees(latitude), (longitude + 180) % 360 - 180
 
 
+def from_conformal(mapping: Mapping[str, Any], y: np.ndarray, x: np.ndarray) -> Degrees:
+    """Return positions of points (m) of Lambert's conformal, the polar stereographic and Mercator's projection."""
+    kind, earth = mapping["grid_mapping_name"], _ellipsoid(mapping)
+    parallels = np.atleast_1d(mapping.get("standard_parallel", ())).astype(float).tolist()
+    if not parallels and float(mapping.get("scale_factor_at_projection_origin", 1)) != 1:
+        raise InputError(f"its grid mapping {kind} has a scale factor in place of a standard parallel; add positions")
+    north = 0.0
+    if kind == "lambert_conformal_conic":
+        origin = float(mapping["latitude_of_projection_origin"])
+        first, second = (parallels * 2 or [origin] * 2)[:2]
+        projection = Conformal.lambert(*earth, float(mapping["longitude_of_central_meridian"]), first, second)
+        north = float(projection.project(np.array(origin), np.array(projection.meridian))[1])
+    elif kind == "mercator":
+        meridian = float(mapping["longitude_of_projection_origin"])
+        projection = Conformal.mercator(*earth, meridian, *(parallels or [0.0]))
+    else:
+        pole, meridian = (float(mapping[name]) for name in ("latitude_of_projection_origin", _STRAIGHT))
+        projection = Conformal.stereographic(*earth, meridian, *(parallels or [pole]))
+    y, x = np.broadcast_arrays(y - float(mapping.get("false_northing", 0)), x - float(mapping.get("false_easting", 0)))
+    return projection.positions(x, y + north)
+
+
+_CONFORMAL = ("lambert_conformal_conic", "polar_stereographic", "mercator")
 _INVERSES: dict[str, tuple[Callable[[Mapping[str, Any], np.ndarray, np.ndarray], Degrees], dict[str, float]]] = {
     "rotated_latitude_longitude": (from_rotated_pole, _DEGREES),
     "lambert_azimuthal_equal_area": (from_lambert_equal_area, _METRES),
+    **dict.fromkeys(_CONFORMAL, (from_conformal, _METRES)),
 }
 """For each grid mapping, its inverse and the factors that convert the coordinates to the inverse's units."""
 

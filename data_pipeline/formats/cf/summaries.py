@@ -17,7 +17,7 @@ from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.cell_methods import parse_cell_methods
 from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header, role_of
 from data_pipeline.formats.cf.cf_variables import NameMap
-from data_pipeline.variables.units import normalize_units
+from data_pipeline.formats.cf.percentiles import percentile_levels
 
 _OF_METHOD: dict[str, Summary] = {
     "mean": "mean", "average": "mean", "standard_deviation": "std", "stdev": "std", "std": "std",
@@ -96,16 +96,6 @@ def _as_numbers(header: Header, data: DataVariable, levels: Coordinate) -> tuple
             f"{header.place(data)} has members ({member.name}) and quantiles ({levels.name}); select one of them, for "
             f"instance with ncks -d {member.name},0"
         )
-    place = f"{header.place(data)}: its quantile levels ({levels.name})"
-    if levels.values is None or levels.values.dtype.kind not in "fiu":
-        raise InputError(f"{place} have no values; add the coordinate, for instance with xarray's assign_coords")
-    values = levels.values.astype(np.float64)
-    percent = normalize_units(str(levels.attributes.get("units", ""))) == "%" or levels.name.lower().startswith("perc")
-    values = values / 100 if percent or values.max() > 1 else values
-    if not ((values > 0) & (values < 1)).all() or len(np.unique(values)) < values.size:
-        raise InputError(
-            f"{place} must be different numbers between 0 and 1 (or 0 and 100 %), got "
-            f"{', '.join(f'{value:g}' for value in levels.values.ravel()[:5])}; leave out the minimum and the maximum"
-        )
+    values = percentile_levels(levels, header.place(data))
     numbered = replace(levels, role="number", values=np.round(values * LEVEL_STEPS).astype(np.int64), attributes={})
     return tuple(numbered if one is levels else one for one in header.coordinates if one.role != "number")

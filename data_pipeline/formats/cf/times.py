@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.months import add_months
 from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header, Role
 from data_pipeline.variables.meaning import INSTANT, UNKNOWN
 
@@ -139,6 +140,11 @@ class TimeCoordinates:
         if coordinate is None or shown is None or shown.values is None:
             return None
         values = shown.values if side is None else shown.values[..., side]
+        if coordinate is self.lead and _is_month(str(shown.attributes.get("units", ""))) and self.start:
+            place, starts = f"{self.place}: {shown.name}", self._decode(self.start, data, outer)
+            months = data.broadcast(coordinate, _whole_months(values, place), outer)
+            assert starts is not None
+            return (_months_later(starts, months, place) - starts) // 60
         return data.broadcast(coordinate, decode(values, shown.attributes, f"{self.place}: {shown.name}"), outer)
 
 
@@ -162,12 +168,15 @@ def decode_times(values: np.ndarray, attributes: Mapping[str, object], place: st
     """Return dates as seconds since 1970-01-01, int64; `place` is the coordinate's name in error messages."""
     units = str(attributes.get("units", ""))
     calendar = str(attributes.get("calendar", "standard")).lower()
-    unit, since, _ = units.partition(" since ")
+    unit, since, date = units.partition(" since ")
     if not since:
         raise InputError(
             f"{place} has the units {units or 'no units'!r}, not days, hours, minutes or seconds since a date; "
             "convert it, for instance with cdo -r copy"
         )
+    if _is_month(unit):  # twelve of them are a year in every calendar
+        begin = decode_times(np.zeros(1), {"units": f"days since {date}"}, place)
+        return _months_later(begin, _whole_months(values, place), place)
     if _minutes_in(unit) is None:
         raise InputError(
             f"{place} has the units {units!r}, and a {unit.strip().rstrip('s')} has no fixed length; convert it to "
@@ -189,6 +198,28 @@ def decode_times(values: np.ndarray, attributes: Mapping[str, object], place: st
     except (ValueError, OverflowError, TypeError) as error:
         raise InputError(f"{place} has the units {units!r}, which cannot be decoded ({error}); correct them") from None
     return np.round(times.astype(np.int64) / 1e6).astype(np.int64)
+
+
+def _is_month(unit: str) -> bool:
+    return unit.strip().lower() in ("month", "months")
+
+
+def _whole_months(values: np.ndarray, place: str) -> np.ndarray:
+    """Return numbers of months, which must be whole."""
+    if not (np.isfinite(values.astype(float)).all() and (values == np.round(values)).all()):
+        raise InputError(
+            f"{place} counts parts of months, and a month has no fixed length; convert it to days or hours since a "
+            "date, for instance with cdo settaxis"
+        )
+    return values.astype(np.int64)
+
+
+def _months_later(seconds: np.ndarray, months: np.ndarray, place: str) -> np.ndarray:
+    """Return dates that are whole months later."""
+    try:
+        return add_months(seconds, months)
+    except ValueError as error:
+        raise InputError(f"{place} counts months, and {error}; convert it to days or hours") from None
 
 
 def decode_lead_times(values: np.ndarray, attributes: Mapping[str, object], place: str) -> np.ndarray:

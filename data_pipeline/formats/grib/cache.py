@@ -28,7 +28,7 @@ from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.table import RECORD, Stamp, Table
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 
-CACHE_VERSION = 5
+CACHE_VERSION = 6
 """Increased whenever the table of an unchanged file would differ."""
 END_BYTES = 4096
 """Bytes at both ends of a file that must be unchanged."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import Paths, expand_paths
-from data_pipeline.common.messages import warn_once
+from data_pipeline.common.messages import say_once, warn_once
 from data_pipeline.formats.catalog import MEAN, STD, describe_files
 from data_pipeline.formats.equivalents import needed
 from data_pipeline.formats.grib.audit import difference
@@ -23,7 +23,7 @@ from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.packing import decodable
 from data_pipeline.formats.grib.scan import read_message
 from data_pipeline.formats.grib.table import RECORD, Stamp
-from data_pipeline.formats.levels import level_text
+from data_pipeline.formats.levels import level_text, with_axes
 from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
@@ -103,6 +103,7 @@ class MessageCatalog:
         rows["variable"] = np.array([wanted.index(v) if v in wanted else -1 for v in own])[rows["kind"]]
         rows = rows[rows["variable"] >= 0]
         _forget_unnamed_intervals(rows, kinds, own)
+        _tell_turned_winds(described, rows, kinds, wanted)
         if len(by_cfgrib := np.unique(rows["file"][rows["field"] > 0])):
             warn_once(
                 f"{describe_files([files[k] for k in by_cfgrib])} has GRIB2 messages that hold several "
@@ -149,7 +150,9 @@ class MessageCatalog:
         for k, count in zip(*np.unique(self.rows["kind"][rows], return_counts=True), strict=True):
             kind, variable = self.kinds[k], self.variables[k]
             assert variable is not None
-            found[level_text(variable, kind.type_of_level, kind.level, kind.bottom)] += int(count)
+            level = level_text(variable, kind.type_of_level, kind.level, kind.bottom)
+            plane = kind.layout.section
+            found[with_axes(variable, level, kind.layout.along_grid if plane else None)] += int(count)
         return found
 
     @property
@@ -249,6 +252,18 @@ def _forget_unnamed_intervals(rows: np.ndarray, kinds: Sequence[Kind], own: Sequ
         for kind, variable in zip(kinds, own, strict=True)
     ]
     rows["interval"][np.array(changed)[rows["kind"]]] = UNKNOWN
+
+
+def _tell_turned_winds(files: str, rows: np.ndarray, kinds: Sequence[Kind], wanted: Sequence[Variable]) -> None:
+    """Say how many fields are components along the axes of their grid, which are not eastward and northward."""
+    turned = np.array([bool(kind.layout.section) and kind.layout.along_grid for kind in kinds])[rows["kind"]]
+    turned &= np.array([variable.component for variable in wanted])[rows["variable"]]
+    if turned.any():
+        names = ", ".join(str(wanted[k]) for k in np.unique(rows["variable"][turned]))
+        say_once(
+            f"{files}: {turned.sum():,} fields of {names} are along the axes of the grid (uvRelativeToGrid=1), not "
+            "eastward and northward; they are used as they are, and refused together with eastward ones"
+        )
 
 
 def _only_left_out(what: str, left_out: Mapping[Kind, int]) -> str:

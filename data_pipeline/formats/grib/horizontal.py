@@ -13,6 +13,19 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.keys import get_text, get_whole
+from data_pipeline.formats.grib.positions import (
+    ALONG_GRID,
+    ALTERNATIVE_ROWS,
+    I_NEGATIVELY,
+    J_CONSECUTIVE,
+    J_POSITIVELY,
+    LINES,
+    PLANES,
+    flags_of,
+    points_of,
+    rising,
+    section_of,
+)
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 from data_pipeline.grids.reduced_grid import ReducedGrid
 
@@ -27,9 +40,8 @@ REMEDIES = {
 }
 """Operators of cdo that bring a grid type to a regular grid; `remapbil` does for all others."""
 
-I_NEGATIVELY, J_POSITIVELY, J_CONSECUTIVE, ALTERNATIVE_ROWS = 128, 64, 32, 16
 STAGGERED = 15
-"""Bits of the scanning mode: WMO GRIB1 code table 8, GRIB2 flag table 3.4."""
+"""Bits of the scanning mode that offset rows or columns (GRIB2 flag table 3.4)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,9 @@ class Layout:
 
     `north` to `east` are the edges, independent of the scanning direction. `gaussian` is the number of latitudes
     between a pole and the equator of a Gaussian grid, or HEALPix's Nside. A reduced grid has all points in one row;
-    `counts` holds the number of points of each latitude. For a grid that cannot be read, only `grid_type` is set.
+    `counts` holds the number of points of each latitude. A grid whose rows are no latitudes has one column, a row for
+    each point, and the description `section`; in the file, `across` points follow each other along i. For a grid that
+    cannot be read, only `grid_type` is set.
     """
 
     grid_type: str
@@ -51,6 +65,10 @@ class Layout:
     gaussian: int = 0
     scanning: int = 0
     counts: tuple[int, ...] = ()
+    section: str = ""
+    across: int = 0
+    along_grid: bool = False
+    """Whether winds are along the rows and columns of a plane instead of eastward and northward."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", tuple(self.counts))  # a list in the cache's JSON
@@ -59,17 +77,25 @@ class Layout:
     def of(cls, handle: int) -> Layout:
         """Read the layout of an ecCodes message."""
         grid_type = eccodes.codes_get_string(handle, "gridType")
-        if grid_type in REDUCED:
-            return cls._of_reduced(handle, grid_type)
-        if grid_type not in REGULAR:
+        if grid_type in REDUCED and (found := cls._of_reduced(handle, grid_type)):
+            return found
+        if grid_type not in (*REGULAR, *PLANES, *LINES):
             return cls(grid_type)
         scanning = eccodes.codes_get_long(handle, "scanningMode")
         if eccodes.codes_get_long(handle, "edition") == 1:
             scanning &= ~ALTERNATIVE_ROWS  # this bit is reserved in GRIB1
         if scanning & STAGGERED:
             return cls(f"staggered {grid_type}")
+        if grid_type in LINES:
+            if scanning:
+                return cls(f"{grid_type} that is not stored from north to south and from west to east")
+            points = eccodes.codes_get_long(handle, "numberOfDataPoints")
+            return cls._of_points(handle, grid_type, points, 1, J_POSITIVELY)
         if any(eccodes.codes_is_missing(handle, count) for count in ("Ni", "Nj")):
             return cls(f"{grid_type} without its number of rows or columns")
+        if grid_type in PLANES:
+            columns, rows = (eccodes.codes_get_long(handle, key) for key in ("Ni", "Nj"))
+            return cls._of_points(handle, grid_type, columns * rows, columns, scanning)
 
         def edges(axis: str, backwards: int) -> tuple[float, float]:
             first, last = (
@@ -89,8 +115,16 @@ class Layout:
         )  # fmt: skip
 
     @classmethod
-    def _of_reduced(cls, handle: int, grid_type: str) -> Layout:
-        """Read the layout of a reduced grid, which must be global and scanned from north to south."""
+    def _of_points(cls, handle: int, grid_type: str, points: int, across: int, scanning: int) -> Layout:
+        """Return the layout of a grid whose rows are no latitudes."""
+        return cls(
+            grid_type, points, 1, scanning=scanning, section=section_of(handle, grid_type), across=across,
+            along_grid=bool(flags_of(handle) & ALONG_GRID),
+        )  # fmt: skip
+
+    @classmethod
+    def _of_reduced(cls, handle: int, grid_type: str) -> Layout | None:
+        """Read the layout of a global reduced grid that is scanned from north to south; None for any other."""
         points = eccodes.codes_get_long(handle, "numberOfDataPoints")
         if grid_type == "healpix":
             nside = eccodes.codes_get_long(handle, "Nside")
@@ -101,9 +135,9 @@ class Layout:
         gaussian = eccodes.codes_get_long(handle, "N")
         first = eccodes.codes_get_double(handle, "longitudeOfFirstGridPointInDegrees")
         if len(counts) != 2 * gaussian or sum(counts) != points or abs(first) > COORDINATE_TOLERANCE:
-            return cls("reduced_gg of a part of the globe")
+            return None
         if eccodes.codes_get_long(handle, "scanningMode"):
-            return cls("reduced_gg that is not stored from north to south and from west to east")
+            return None
         return cls(grid_type, rows=1, columns=points, gaussian=gaussian, counts=counts)
 
     @property
@@ -112,9 +146,14 @@ class Layout:
         return self.grid_type in REGULAR
 
     @property
+    def reduced(self) -> bool:
+        """Whether the values are one row of a global reduced grid."""
+        return self.grid_type in REDUCED and not self.section
+
+    @property
     def readable(self) -> bool:
-        """Whether the grid can be read, because it is regular or reduced."""
-        return self.regular or self.grid_type in REDUCED
+        """Whether the grid can be read: it is regular, reduced or has positions of its cells."""
+        return self.regular or self.reduced or bool(self.section)
 
     @cached_property
     def grid(self) -> Grid:
@@ -122,10 +161,12 @@ class Layout:
         if not self.readable:
             remedy = REMEDIES.get(self.grid_type, "remapbil,r720x361 IN OUT")
             raise InputError(
-                f"the grid is {self.grid_type}; only regular latitude-longitude grids, global Gaussian grids and "
-                "HEALPix in ring order can be read; request a regular grid from the provider, or interpolate with the "
+                f"the grid is {self.grid_type}; only latitude-longitude and Gaussian grids, HEALPix in ring order and "
+                "grids of a projection can be read; request one of these from the provider, or interpolate with the "
                 f"program cdo, which is installed by itself: cdo -f grb {remedy}"
             )
+        if self.section:
+            return points_of(self.section)
         if self.grid_type == "healpix":
             return ReducedGrid.healpix(self.gaussian)
         if self.counts:
@@ -140,30 +181,42 @@ class Layout:
     @cached_property
     def straight(self) -> bool:
         """Whether the values are stored in the order of a field of `grid`."""
-        return self.grid_type in REDUCED or (not self.scanning and not self._longitudes[1])
+        if self.section:
+            return self.scanning == J_POSITIVELY
+        return self.reduced or (not self.scanning and not self._longitudes[1])
 
     def stored_rows(self, first: int, count: int) -> tuple[int, int]:
         """Return the first stored row, and the number of stored rows, that hold `count` rows of `grid` from `first` on.
 
         All rows are needed if rows are not stored contiguously, or are stored in alternating directions.
         """
-        if self.scanning & (J_CONSECUTIVE | ALTERNATIVE_ROWS):
+        if self.straight:
+            return first, count
+        if self.section or self.scanning & (J_CONSECUTIVE | ALTERNATIVE_ROWS):
             return 0, self.rows
         return (self.rows - first - count if self.scanning & J_POSITIVELY else first), count
 
     def arrange(self, stored: np.ndarray) -> np.ndarray:
         """Return stored values as a field (H, W) of `grid`, or the values of `stored_rows` as part of a field."""
-        if self.grid_type in REDUCED:
+        if self.reduced:
             return stored.reshape(1, -1)
+        if self.section and self.straight:
+            return stored.reshape(-1, 1)
+        across = self.across or self.columns
         if self.scanning & J_CONSECUTIVE:
-            field = self._alternate(stored.reshape(self.columns, self.rows)).T
+            field = self._alternate(stored.reshape(across, -1)).T
         else:
-            field = self._alternate(stored.reshape(-1, self.columns))
+            field = self._alternate(stored.reshape(-1, across))
+        if self.section:
+            return rising(field, self.scanning).reshape(-1, 1)
         return self._roll(self._flip(field), -1)
 
     def store(self, field: np.ndarray) -> np.ndarray:
         """Return a field (H, W) of `grid` as flat stored values: the inverse of `arrange`."""
-        field = self._flip(self._roll(field, 1))
+        if self.section:
+            field = rising(field.reshape(-1, self.across), self.scanning)
+        else:
+            field = self._flip(self._roll(field, 1))
         return self._alternate(field.T if self.scanning & J_CONSECUTIVE else field).ravel()
 
     def _flip(self, field: np.ndarray) -> np.ndarray:
@@ -207,6 +260,8 @@ class Layout:
 
 MAX_POINTS = 1 << 28
 """Most points of a grid; a global grid with 0.02° between points has 162 million."""
+MAX_CELLS = 1 << 24
+"""Most points of a grid whose rows are no latitudes; the largest national models have 4 million."""
 MAX_LINE = 1 << 17
 """Most rows, and most columns, of a regular grid; twice as many as GRIB1 can state."""
 MAX_GAUSSIAN = 1 << 14
@@ -225,7 +280,8 @@ def size_problem(handle: int, layout: Layout) -> str:
         return ""
     points = layout.rows * layout.columns
     described = f"describes a {layout.grid_type} grid of {layout.rows} x {layout.columns} points"
-    if min(layout.rows, layout.columns) < 1 or points > MAX_POINTS or layout.gaussian > MAX_GAUSSIAN:
+    most = MAX_CELLS if layout.section else MAX_POINTS
+    if min(layout.rows, layout.columns) < 1 or points > most or layout.gaussian > MAX_GAUSSIAN:
         return described
     if layout.regular and max(layout.rows, layout.columns) > MAX_LINE:
         return described

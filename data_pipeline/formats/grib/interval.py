@@ -13,6 +13,7 @@ from typing import NamedTuple
 import eccodes
 import numpy as np
 
+from data_pipeline.common.months import add_months
 from data_pipeline.formats.grib.keys import get_text, get_whole
 from data_pipeline.task import own_process
 from data_pipeline.variables.meaning import INSTANT, UNKNOWN
@@ -38,6 +39,9 @@ MONTHLY_STREAMS = (
 """Streams of MARS with means over a month or a week."""
 MEAN_TYPES = {"fcmean": "mean", "fcmax": "maximum", "fcmin": "minimum", "fcstdev": "time processing sd"}
 """Types of MARS with statistics over a period whose length GRIB1 does not state."""
+
+
+MISSING_UNIT = 255
 
 
 class Processing(NamedTuple):
@@ -82,11 +86,34 @@ def processing_of(handle: int, short_name: str) -> Processing:
     return Processing("mean" if step_type.startswith("avg") else stated, UNKNOWN)
 
 
-def step_and_interval(handle: int) -> tuple[int, int]:
+MONTH, YEAR = 3, 4
+"""Units of time without a fixed length (GRIB1 table 4, GRIB2 table 4.4); ecCodes takes a month for 720 h."""
+_CALENDAR_UNITS = {MONTH: ("M", 1), YEAR: ("Y", 12)}
+_LONGER = (5, 6, 7)
+"""Decades, 30 years and centuries."""
+
+
+def _units_of_time(handle: int) -> set[int]:
+    """Return the units of forecast time and interval of a message."""
+    # In GRIB1, the second key describes ECMWF's monthly means, not their steps.
+    keys = ("indicatorOfUnitOfTimeRange", "indicatorOfUnitForTimeRange")[: get_whole(handle, "edition", 2)]
+    return {get_whole(handle, key, MISSING_UNIT) for key in keys} - {MISSING_UNIT}
+
+
+def step_and_interval(handle: int, init: int) -> tuple[int, int]:
     """Return the lead time at which the step ends, and the length of the interval that ends there, in minutes.
 
-    The step is -1 where ecCodes cannot convert it, for example from months; the interval is then `UNKNOWN`.
+    Months and years begin at the start `init` (seconds since 1970). The step is -1 where it cannot be converted; the
+    interval is then `UNKNOWN`.
     """
+    if (units := _units_of_time(handle)) & {*_CALENDAR_UNITS, *_LONGER}:
+        with suppress(eccodes.CodesInternalError, ValueError, KeyError):
+            letter, months = _CALENDAR_UNITS[units.pop() if len(units) == 1 else MISSING_UNIT]
+            eccodes.codes_set_string(handle, "stepUnits", letter)
+            steps = (eccodes.codes_get_string(handle, key).removesuffix(letter) for key in ("startStep", "endStep"))
+            begin, till = (int(add_months(init, months * int(step)) - init) // 60 for step in steps)
+            return till, till - begin if till >= begin else UNKNOWN
+        return -1, UNKNOWN
     for unit, minutes in (("m", 1), ("h", 60)):  # ecCodes writes a million minutes and more with six digits only
         with suppress(eccodes.CodesInternalError, ValueError):
             eccodes.codes_set_string(handle, "stepUnits", unit)

@@ -17,8 +17,9 @@ from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.interval import Processing, processing_of
 from data_pipeline.formats.grib.keys import get_text, get_whole
-from data_pipeline.task import Variable
-from data_pipeline.variables.parameters import PARAMETERS, Process
+from data_pipeline.formats.levels import on_model_level
+from data_pipeline.task import Variable, own_process
+from data_pipeline.variables.parameters import NEAR_GROUND, PARAMETERS, Process
 from data_pipeline.variables.units import Conversion, find_conversion
 
 _SUMMARIES: dict[str, Summary] = {"ensemble mean": "mean", "ensemble spread": "std"}
@@ -67,10 +68,16 @@ class Kind:
         """The variable; None if the messages cannot be read as one.
 
         Such messages have no short name, lie on a pressure level that is not a whole number of hPa, or are not
-        forecasts, members or analyses. Only pressure levels are distinguished. On other levels each short name is one
-        variable, such as `2t` or `stl1`; for a name such as `t`, `formats.levels` distinguishes the levels.
+        forecasts, members or analyses. Pressure levels and model levels are distinguished. On other levels each short
+        name is one variable, such as `2t` or `stl1`; for a name such as `t`, `formats.levels` distinguishes the levels.
+        `t` at a height of 2 m is `2t`, as some centres write it (`parameters.NEAR_GROUND`).
         """
-        return None if self.product or not _is_name(self.short_name) else self.named(Variable(self.short_name))
+        if self.product or not _is_name(self.short_name):
+            return None
+        near = NEAR_GROUND.get((self.short_name, self.level)) if self.type_of_level == "heightAboveGround" else None
+        if near and own_process(near) in ("instant", self.process):
+            return self.named(Variable(near))
+        return self.named(Variable(self.short_name))
 
     def named(self, name: Variable) -> Variable | None:
         """Return the variable of messages that the user calls `name`; None if they cannot be read as a variable.
@@ -84,7 +91,8 @@ class Kind:
         if process == "instant":  # the file states no processing, so the name decides
             process = name.process
         if units is None or name.level:
-            return Variable(name.name, name.level, process=process)
+            own = name.name if name.level else on_model_level(name.name, self.type_of_level, self.level)
+            return Variable(own, name.level, process=process)
         level, rest = divmod(self.level, units)
         whole = 1 <= level <= 1100 and not rest
         return Variable(name.name, int(level), process=process) if whole else None

@@ -195,7 +195,7 @@ class _Collector:
         date, time = eccodes.codes_get_long(handle, "dataDate"), eccodes.codes_get_long(handle, "dataTime")
         init = self._seconds(date // 10000, date // 100 % 100, date % 100, time // 100, time % 100)
         number = get_whole(handle, "number", 0)
-        step, interval = step_and_interval(handle)
+        step, interval = step_and_interval(handle, init)
         return _Row(self.kinds.setdefault(kind, len(self.kinds)), init, step, interval, number, processing.interval)
 
     def _parameter(self, handle: int) -> tuple[int, str, str, str]:

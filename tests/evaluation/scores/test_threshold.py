@@ -1,5 +1,7 @@
 """Thresholds: texts, events against plain numbers, and the weighted CRPS against sums over distribution functions."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -151,8 +153,10 @@ def event(above, limit=1.1):
     return Event(torch.full((1, 1, 1), limit, dtype=torch.float64), torch.full((1, 1, 1), above), torch.tensor(True))
 
 
-def distribution_functions(forecast):
+@cache
+def distribution_functions(kind):
     """F at every point, (points, 4), and at 1.1; an empirical distribution is a step function for its CRPS."""
+    forecast = KINDS[kind]
     forecast = Ensemble(forecast.values) if isinstance(forecast, Empirical) else forecast
     many = changed(forecast, lambda tensor: tensor.expand(*tensor.shape[:-4], len(POINTS), 1, 1, 4))
     at_points = many.cdf(POINTS.view(-1, 1, 1, 1).expand(-1, 1, 1, 4))
@@ -164,7 +168,7 @@ def distribution_functions(forecast):
 def test_weighted_scores_are_integrals_of_the_distribution_function(kind, above):
     """In double precision, and the same in single precision."""
     forecast, points = KINDS[kind], POINTS
-    step, (F, edge) = float(points[1] - points[0]), distribution_functions(KINDS[kind])
+    step, (F, edge) = float(points[1] - points[0]), distribution_functions(kind)
     inside = ((points > 1.1) == above)[:, None]
     truth = TRUTH.flatten()
     square = (F - (points[:, None] >= truth).double()).square()

@@ -60,7 +60,7 @@ FILES: dict[str, str | int] = {
     "grib_earthkit/ens_none.grib": 1,
     "grib_earthkit/hdate.grib": 1,
     "grib_earthkit/healpix_H8.grib2": REDUCED,
-    "grib_earthkit/rotated_wind_20x20.grib": "the grid is rotated_ll; only regular",
+    "grib_earthkit/rotated_wind_20x20.grib": 1,
     "grib_earthkit/test_padding.grib": 1,
     "grib_earthkit/test_single_with_missing.grib": 1,
     "grib_gribberish_small/aifs-single-t500.grib2": 1,
@@ -145,7 +145,8 @@ def bits_of(path: Path) -> int:
     return max(bits) or 16
 
 
-@pytest.mark.parametrize("name", FILES)
+# Files of other days have the same layout.
+@pytest.mark.parametrize("name", [name for name in FILES if "2017060" not in name or "20170602" in name])
 def test_a_real_file_is_corrected_or_refused(name, samples, tmp_path):
     path, expected = samples / name, FILES[name]
     if isinstance(expected, str):

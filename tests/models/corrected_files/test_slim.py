@@ -1,5 +1,6 @@
 """`correct` with an exported corrector runs without the packages of training, and writes what PyTorch writes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -35,9 +36,20 @@ class Hide(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Hide())
-sys.argv[1:] = sys.argv[2:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+import json
+from data_pipeline.common import interruption
+
+interruption.end_soon = sys.exit
+for words in json.loads(sys.argv[2]):
+    sys.argv = [sys.argv[0], *words]
+    try:
+        runpy.run_path("deepweather.py", run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    print(f"exit code {code}", file=sys.stderr)
 """
+"""Runs commands one after another."""
 ALLOWED_BY_OTHERS = {"gribapi", "yaml", "_yaml", "_cffi_backend"}
 
 
@@ -58,13 +70,12 @@ def slim_modules():
     return found | ours | sys.stdlib_module_names | ALLOWED_BY_OTHERS
 
 
-def run(folder, *arguments):
-    """Run the command in a process that finds only the modules of a slim installation."""
-    script = folder / "deepweather.py"
-    script.write_text((ROOT / "scripts/deepweather.py").read_text())
+def run(folder, *commands):
+    """Run commands in a process that finds only the modules of a slim installation."""
+    (folder / "deepweather.py").write_text((ROOT / "scripts/deepweather.py").read_text())
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    code = [sys.executable, "-c", SLIM.replace("sys.argv[0]", repr(str(script))), ",".join(sorted(slim_modules()))]
-    return subprocess.run([*code, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    code = [sys.executable, "-c", SLIM, ",".join(sorted(slim_modules())), json.dumps(commands)]
+    return subprocess.run(code, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +94,8 @@ def folder(toy, tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["emos", "mlp"])
 def test_a_slim_installation_writes_what_pytorch_writes(name, folder, command):
-    ended = run(folder, "correct", f"corrector={name}.onnx", "input=in.grib", "output=slim.grib")
-    assert ended.returncode == 0, ended.stderr
+    ended = run(folder, ["correct", f"corrector={name}.onnx", "input=in.grib", "output=slim.grib"])
+    assert ended.stderr.endswith("exit code 0\n"), ended.stderr
     full = command(folder, "correct", f"corrector={name}.safetensors", "input=in.grib", "output=torch.grib")
     lines, others = full.stdout.splitlines(), ended.stdout.splitlines()
     assert lines.pop().startswith("done in ")
@@ -99,9 +110,8 @@ def test_a_slim_installation_writes_what_pytorch_writes(name, folder, command):
     assert list(messages(folder / "slim.grib", None)) == list(messages(folder / "torch.grib", None))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_what_a_slim_installation_lacks_is_one_sentence(folder):
+    refused = [
         (["correct", "corrector=emos.safetensors"], "a corrector that is not exported needs the package torch, "),
         (["correct", "corrector=emos.onnx", "seed=1,2"], "the argument seed=1,2 needs the package "),
         (["correct", "corrector=emos.onnx", "mesh=[1,2]"], "mesh=[1, 2] needs correctors that are not exported: "),
@@ -114,12 +124,11 @@ def test_a_slim_installation_writes_what_pytorch_writes(name, folder, command):
         (["train"], "deepweather train needs the package "),
         (["evaluate"], "deepweather evaluate needs the package "),
         (["export", "corrector=a", "output=b"], "deepweather export needs the package "),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_a_slim_installation_lacks_is_one_sentence(arguments, sentence, folder):
-    ended = run(folder, *arguments, *["input=in.grib", "output=never.grib"] * (arguments[0] == "correct"))
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith(f"error: {sentence}")
-    assert "package" not in line or line.endswith("pip install 'deepweather[train]'")
+    ]
+    files = ["input=in.grib", "output=never.grib"]
+    ended = run(folder, *([*words, *files] if words[0] == "correct" else words for words, _ in refused))
+    lines = ended.stderr.splitlines()
+    assert lines[1::2] == ["exit code 2"] * len(refused), lines
+    for line, (_, sentence) in zip(lines[::2], refused, strict=True):
+        assert line.startswith(f"error: {sentence}")
+        assert "package" not in line or line.endswith("pip install 'deepweather[train]'")

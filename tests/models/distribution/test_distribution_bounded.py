@@ -127,20 +127,8 @@ def truncated(mu, sigma, lower, dtype=torch.float64):
     return TruncatedNormal(*(torch.as_tensor(v, dtype=dtype) for v in (mu, sigma, lower)))
 
 
-def test_truncated_crps_equals_scoringrules():
-    mu, y, lower = draws(0, 3, 500) * 2
-    sigma = draws(1, 500).exp()
-    bound = (lower - mu) / sigma
-    known = bound < 3  # further out, the library divides by 1 - Φ, which has no digits left
-    assert known.double().mean() > 0.7
-    assert (bound[known] > 0).double().mean() > 0.2
-    y = torch.maximum(y, lower)
-    expected = scoringrules.crps_tnormal(*(v[known].numpy() for v in (y, mu, sigma, lower)), upper=np.inf)
-    np.testing.assert_allclose(truncated(mu, sigma, lower).crps(y)[known], expected, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.parametrize("bound", BOUNDS)
-@pytest.mark.parametrize("excess", [-0.5, 0.0, 0.02, 0.6, 3.0])
+@pytest.mark.parametrize("bound", [-40.0, -0.4, 1e-6, 2.999, 3.001, 30.0])
+@pytest.mark.parametrize("excess", [-0.5, 0.02, 3.0])
 def test_truncated_crps_is_the_integral_of_the_squared_difference_from_the_step(bound, excess):
     law, y = scipy.stats.truncnorm(bound, np.inf), bound + excess
     options = {"epsabs": 0, "epsrel": 1e-10, "limit": 300}

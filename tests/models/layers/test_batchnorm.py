@@ -121,7 +121,7 @@ def messages(rank):
 
 
 def compiled(rank):
-    domain = hybrid()
+    domain = arrange_mesh(1, 2).domain(GRID)
     x = torch.randn(2, CHANNELS, *domain.own_shape, generator=torch.Generator().manual_seed(rank))
     net = nn.Sequential(BatchNorm2d(domain, CHANNELS), GroupNorm(domain, 2, CHANNELS))
     results = []
@@ -133,13 +133,13 @@ def compiled(rank):
 
 def all_checks(rank):
     steps = [three_steps(rank, mean, torch.float64) for mean in (0.0, 1e4)]
-    return steps, large_mean(rank), half_precision(rank), messages(rank), compiled(rank)
+    return steps, large_mean(rank), half_precision(rank), messages(rank)
 
 
 def test_ranks_give_the_results_of_one_process():
     """Only statistics are sent: mean and variance forward, two sums backward, and the unknown number of values."""
     ranks = run_on_ranks(4, all_checks)
-    for steps, with_large_mean, (output, variance), (batch, group), differences in ranks:
+    for steps, with_large_mean, (output, variance), (batch, group) in ranks:
         # PyTorch's own layer loses 4 of 16 digits for a mean of 1e4.
         for (found, statistics), (_, first), tolerance in zip(steps, ranks[0][0], (1e-12, 1e-10), strict=True):
             assert max(found.values()) < tolerance, found
@@ -149,7 +149,12 @@ def test_ranks_give_the_results_of_one_process():
         assert variance < 1e-5, "half precision is summed in double precision"
         assert batch == ({"sum": 8 * (2 * CHANNELS + 1)}, {"sum": 8 * 2 * CHANNELS})
         assert group == ({"sum": 8 * 2 * 2 * 3}, {"sum": 8 * 2 * 2 * 3})
-        assert max(differences) < 1e-6, "compiled layers"
+
+
+def test_compiled_layers_of_two_ranks_give_the_same_numbers():
+    """On two ranks: each imports PyTorch's compiler, which takes seconds."""
+    for differences in run_on_ranks(2, compiled):
+        assert max(differences) < 1e-6
 
 
 def test_one_rank_equals_pytorch():

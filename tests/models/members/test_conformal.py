@@ -146,12 +146,13 @@ def test_coverage_is_within_the_stated_bound_after_every_forecast(name, cells, d
     shares, history = simulate(analyses, step, delay)
     places = np.quantile(analyses, levels, axis=1, method="inverted_cdf").T
     largest = np.maximum.accumulate(np.abs(places - stats.norm.ppf(levels)), axis=0)
-    for count in range(1, 501):
-        errors = np.abs(shares[:count].mean(0) - levels)
-        for k in range(3):
-            assert errors[k] <= coverage_bound(largest[count - 1, k], step, delay, count, end=k != 1) + 1e-9
-        exact = np.abs(history[count] - stats.norm.ppf(levels)) / (step * count)
-        np.testing.assert_allclose(errors, exact, atol=1e-9)
+    counts = np.arange(1, 501)[:, None]
+    errors = np.abs(shares.cumsum(0) / counts - levels)
+    for k in range(3):
+        bounds = [coverage_bound(largest[n, k], step, delay, n + 1, end=k != 1) + 1e-9 for n in range(500)]
+        assert (errors[:, k] <= bounds).all()
+    exact = np.abs(np.array(history[1:]) - stats.norm.ppf(levels)) / (step * counts)
+    np.testing.assert_allclose(errors, exact, atol=1e-9)
     np.testing.assert_allclose(tracked_scores(0.8, step, shares), history[-1], atol=1e-9)
 
 

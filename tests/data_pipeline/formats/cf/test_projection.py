@@ -1,9 +1,13 @@
 """Inverse projections against values of PROJ 9.5, against geometry, and against their own forward formula."""
 
+import eccodes
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
-from data_pipeline.formats.cf.projection import from_lambert_equal_area, from_rotated_pole
+from data_pipeline.formats.cf.projection import from_conformal, from_lambert_equal_area, from_rotated_pole
+from data_pipeline.formats.grib.keys import opened
+from tests.plane_parts import COLUMNS, ROWS, plane_message
 
 UK = {
     "latitude_of_projection_origin": 54.9, "longitude_of_projection_origin": -2.5, "false_easting": 1000.0,
@@ -59,3 +63,43 @@ def chords(latitude, longitude):
     phi, lam = np.radians(latitude), np.radians(longitude)
     place = np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], -1)
     return np.linalg.norm(place - place[0, 0], axis=-1)
+
+
+CONFORMAL = [
+    ("two parallels, ellipsoid", {
+        "grid_mapping_name": "lambert_conformal_conic", "standard_parallel": [30.0, 60.0],
+        "longitude_of_central_meridian": 265.0, "latitude_of_projection_origin": 40.0,
+        "semi_major_axis": 6378137.0, "semi_minor_axis": 6356752.314,
+    }, (250_000, 200_000)),
+    ("NBM", {
+        "grid_mapping_name": "lambert_conformal_conic", "standard_parallel": 25.0,
+        "longitude_of_central_meridian": -95.0, "latitude_of_projection_origin": 25.0,
+    }, (250_000, 200_000)),
+    ("polar stereographic", {
+        "grid_mapping_name": "polar_stereographic", "standard_parallel": 60.0, "latitude_of_projection_origin": 90.0,
+        "straight_vertical_longitude_from_pole": -111.0,
+    }, (100_000, 150_000)),
+    ("mercator", {
+        "grid_mapping_name": "mercator", "standard_parallel": 20.0, "longitude_of_projection_origin": 170.0,
+    }, (250_000, 300_000)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "mapping", "steps"), CONFORMAL, ids=[name for name, *_ in CONFORMAL])
+def test_conformal_projections_place_cells_where_eccodes_does(name, mapping, steps):
+    """The grid of ecCodes is a lattice in the plane; a search finds its first point without the forward formula."""
+    with opened(plane_message(name, np.zeros((ROWS, COLUMNS)))) as handle:
+        latitude, longitude = (eccodes.codes_get_array(handle, f"{axis}itudes") for axis in ("lat", "long"))
+
+    def apart(origin):
+        x, y = (start + step * np.arange(n) for start, step, n in zip(origin, steps, (COLUMNS, ROWS), strict=True))
+        north, east = from_conformal({"earth_radius": 6371229.0, **mapping}, y[:, None], x[None, :])
+        return np.ravel([north.ravel() - latitude, (east.ravel() - longitude + 180) % 360 - 180])
+
+    found = least_squares(apart, (0.0, 0.0), x_scale=1e5, xtol=1e-14, ftol=1e-14, gtol=1e-14)
+    np.testing.assert_allclose(found.fun, 0, atol=1e-7)
+    if origin := mapping.get("latitude_of_projection_origin"):
+        meridian = mapping.get("longitude_of_central_meridian", 0.0)
+        found = from_conformal({**mapping, "false_easting": 5.0, "false_northing": -7.0}, np.array(-7.0), np.array(5.0))
+        assert found[0] == pytest.approx(origin)
+        assert name == "polar stereographic" or np.cos(np.radians(found[1] - meridian)) == pytest.approx(1)

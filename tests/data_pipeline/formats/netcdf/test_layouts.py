@@ -115,7 +115,7 @@ def write(path, data, layout):
     data.rename(names).to_netcdf(path, format=layout["format"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(ensembles(), LAYOUTS)
 def test_every_layout_holds_the_same_numbers(tmp_path_factory, ensemble, layout):
     folder, paths = tmp_path_factory.mktemp("layout"), []

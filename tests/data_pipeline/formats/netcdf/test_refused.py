@@ -28,7 +28,7 @@ ANALYSES = [
     (VALID_TIME, "time", {**K, "standard_name": "eastward_wind"}, "t2m may be 2t .* or u .*; choose one"),
     (VALID_TIME, "time depth", K, r"its dimension depth \(3 values\) is not recognised as time, member"),
     (LEVELS, "time level", K, r"2t lies at the surface but has 3 levels along level; select one, .* ncks -d level,0"),
-    ({"time": VALID, "lev": (("lev",), [1, 2, 3], {})}, "time lev", K, "lev has model levels, which are"),
+    ({"time": VALID, "lev": (("lev",), [1, 2, 3], {})}, "time lev", K, "lev may count model levels; if so, state"),
     ({}, "", K, r"\(t2m\) has no time; add it, for instance with cdo setdate"),
     ({}, "time", K, r"its dimension time \(2 values\) is not recognised as .*, or add its coordinate"),
     (when(DAYS, calendar="noleap"), "time", K, "has the calendar 'noleap', whose dates do not match real weather"),
@@ -47,7 +47,12 @@ ANALYSES = [
 FORECASTS = [
     (VALID_TIME, "time", K, "has valid times but no start of the forecasts; add"),
     ({**when(DAYS), "step": ((), 24.0, {"units": "hours"})}, "time", K, "time may be the start or the valid time of"),
-    ({**FORECAST, **when("months", **A_STEP)}, "step", K, "units 'months'; convert lead times to days, hours, min"),
+    (
+        {**FORECAST, **when("fortnights", **A_STEP)},
+        "step",
+        K,
+        "units .fortnights.; convert lead times to days, hours, min",
+    ),
     ({**FORECAST, **when("seconds", **A_STEP)}, "step", K, "step has lead times that are not whole minutes"),
 ]
 

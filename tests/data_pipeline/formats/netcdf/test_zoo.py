@@ -10,7 +10,7 @@ from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 NO_ANALYSIS = r"has forecasts but no analysis \(step 0\)"
 NO_TIME = "has no time; add it"
 MEMBERS = "at realization 0.* and .*at realization 1.* both hold 2t"
-MONTHS = "has the units 'months since 1960-01-01', and a month has no fixed length"
+MONTHS = "counts parts of months, and a month has no fixed length"
 NO_PLACE = "has no variable on latitudes and longitudes; it has emos_coefficient_alpha, "
 NO_START = "has valid times but no start of the forecasts"
 UNITS = r"is in '1', GRIB has sst in K; convert its values, for instance with cdo -setattribute,sst@units=\"K\" -addc"
@@ -30,7 +30,7 @@ REFUSED = {
         for name in ("apply_coefficients", "kgo_coefficients", "kgo_coefficients_land_only")
     },
     "nc_nmme_ccsm4_chirps/CCSM4.PRCP.nc": {
-        "ensemble": rf"\(prec\): S {MONTHS}", "analysis": MONTHS, "static": "at S 0, L 0, M 0.* both hold prec",
+        "ensemble": rf"\(prec\): L {MONTHS}", "analysis": MONTHS, "static": "at S 0, L 0, M 0.* both hold prec",
     },
     "nc_nmme_ccsm4_chirps/UCSB.PRCP.nc": {
         "ensemble": rf"\(prcp\): T {MONTHS}", "analysis": MONTHS, "static": "at M 0, T 0.* both hold prcp",

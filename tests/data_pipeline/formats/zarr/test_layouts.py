@@ -62,7 +62,7 @@ def test_a_zip_file_is_a_store(stores, tmp_path, compression, compressors):
     np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_any_order_chunks_and_window(stores, tmp_path_factory, data):
     """Whatever the order of the dimensions and the chunks, rows, columns and members are those of xarray."""
