@@ -20,6 +20,7 @@ from data_pipeline.formats.cf.cf_catalog import BlockCatalog
 from data_pipeline.formats.cf.cf_header import DataVariable, Header, StoredVariable
 from data_pipeline.formats.cf.positions import compact
 from data_pipeline.formats.cf.summaries import interpret_summary
+from data_pipeline.formats.levels import on_model_level
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Window, fill_missing
 from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE
@@ -94,9 +95,10 @@ def _with_levels(dataset: xr.Dataset, place: str) -> xr.Dataset:
         return dataset
     if dataset.level.size > 1:
         raise InputError(f"{place} has {dataset.level.size} levels of the type {kinds[0]}; select fields of one level")
-    kind = "hybrid" if kinds[0] == "ml" else kinds[0]
-    stated = {} if kind in _SURFACE else {LEVEL_ATTRIBUTE: f"{kind} {dataset.level.values[0]}"}
+    level, kind = float(dataset.level.values[0]), "hybrid" if kinds[0] == "ml" else kinds[0]
+    stated = {} if kind in _SURFACE else {LEVEL_ATTRIBUTE: "hybrid" if kind == "hybrid" else f"{kind} {level:g}"}
     dataset = dataset.isel(level=0, drop=True)
+    dataset = dataset.rename({name: on_model_level(str(name), kind, level) for name in dataset.data_vars})
     return dataset.assign({name: array.assign_attrs(stated) for name, array in dataset.data_vars.items()})
 
 

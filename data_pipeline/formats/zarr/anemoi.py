@@ -21,6 +21,7 @@ from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header
 from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.coordinates import SURFACE, Horizontal
 from data_pipeline.formats.cf.times import TimeCoordinates
+from data_pipeline.formats.levels import on_model_level
 from data_pipeline.formats.zarr.array import ZarrArray
 from data_pipeline.formats.zarr.zarr_header import ZarrFile
 from data_pipeline.grid import COORDINATE_TOLERANCE
@@ -136,7 +137,7 @@ def _block(
     attributes = {"units": units} if units else {}
     mars = about.get("mars") or {}
     if mars.get("levtype") == "ml" and not given:
-        attributes[LEVEL_ATTRIBUTE] = f"hybrid {mars.get('levelist')}"
+        attributes[LEVEL_ATTRIBUTE] = "hybrid"
     data = replace(data, attributes=attributes)
     count = int(np.prod(data.shape[: len(outer)], dtype=np.int64))
     member = Coordinate("ensemble", "number", ("ensemble",), None, {})
@@ -163,7 +164,7 @@ def _variable(name: str, about: Mapping[str, Any], names: NameMap) -> Variable:
     """Return the variable that its description as in MARS or GRIB means, else its name, such as `t_850`."""
     mars = about.get("mars") or {}
     word = str((about.get("grib") or {}).get("shortName") or mars.get("param") or "")
-    level = mars.get("levelist") if mars.get("levtype") == "pl" else None
+    level = mars.get("levelist") if mars.get("levtype") in ("pl", "ml") else None
     if isinstance(level, list):
         raise InputError(f"it has the levels {level}, and a variable has one; write one variable for each")
     if not re.fullmatch(r"[A-Za-z0-9_]*[A-Za-z_][A-Za-z0-9_]*", word) or word == "unknown":
@@ -172,6 +173,8 @@ def _variable(name: str, about: Mapping[str, Any], names: NameMap) -> Variable:
         if match and known and known.has_levels and name not in PARAMETERS:
             return Variable(match[1], int(match[2]))
         word = names.short_name(name, {}, None)
+    if level and mars.get("levtype") == "ml":
+        return Variable(on_model_level(word, "hybrid", float(level)))
     return Variable(word, int(level)) if level else Variable(word)
 
 

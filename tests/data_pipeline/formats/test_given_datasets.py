@@ -75,8 +75,8 @@ def test_a_field_list_becomes_a_dataset_once():
 
 def test_levels_of_other_types_are_no_pressures():
     found = open_ensemble(FieldList(fields([137]), "ml"))
-    assert found["t"].attrs["level_of_fields"] == "hybrid 137"
-    assert "level" not in found["t"].dims
+    assert found["t_ml137"].attrs["level_of_fields"] == "hybrid"
+    assert "level" not in found["t_ml137"].dims
     surface = FieldList(fields([0]).rename(t="2t"), "sfc")
     assert open_ensemble(surface)["2t"].dims[:3] == ("init_time", "lead_time", "number")
     with pytest.raises(InputError, match=r"the ensemble \(FieldList\) has 2 levels of the type ml; select"):

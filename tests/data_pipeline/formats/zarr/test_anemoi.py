@@ -62,6 +62,14 @@ def test_analyses_on_a_grid(tmp_path, zarr_format):
     assert "2t tp cos_latitude; t at 850 500 hPa" in ZarrFormat().summarize([tmp_path / "a.zarr"], None)
 
 
+def test_model_levels_are_part_of_the_name(tmp_path):
+    about = {f"t_{level}": {"mars": {"param": "t", "levtype": "ml", "levelist": level}} for level in (136, 137)}
+    values = write(tmp_path / "a.zarr", about=about, field_shape=[4, 6])
+    found = open_analysis(tmp_path / "a.zarr", ["t_ml137"])["t_ml137"]
+    np.testing.assert_array_equal(found.values, values[:, 1, 0].reshape(3, 4, 6))
+    assert found.attrs["level_of_fields"] == "hybrid"
+
+
 def test_a_chunk_of_many_variables_is_decoded_once(tmp_path, monkeypatch):
     values = write(tmp_path / "a.zarr", field_shape=[4, 6])
     monkeypatch.setattr(reader, "_kept", reader.KeptRegions())
