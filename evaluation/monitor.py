@@ -18,7 +18,7 @@ from conf import plain, verb
 from data_pipeline.common.checks import check_between, check_choice, check_integer
 from data_pipeline.common.errors import ATTENTION, InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
-from data_pipeline.common.files import atomic_write, expand_paths, lock_folder
+from data_pipeline.common.files import Url, atomic_write, expand_addresses, lock_folder
 from data_pipeline.formats.variables import checked_names
 from data_pipeline.truth_checks import TruthChecks
 from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
@@ -55,7 +55,10 @@ def main(cfg: DictConfig) -> None:
         raise InputError(f"run_dir must be the path of a folder, got {options['run_dir']!r}")
     monitored, about = monitored_task(Path(path).expanduser(), options)
     folder = Path(options["run_dir"]).expanduser()
-    files = [file.absolute() for file in expand_paths(forecasts)] if forecasts else []
+    addresses = expand_addresses(forecasts) if forecasts else []
+    files = [address.absolute() for address in addresses if isinstance(address, Path)]
+    if url := next((address for address in addresses if isinstance(address, Url)), None):
+        raise InputError(f"forecasts names the URL {url}; name files or folders of Zarr that correct has written")
     make_folder(folder)
     with lock_folder(folder):
         state = MonitorState.load(folder / "state.json", about)

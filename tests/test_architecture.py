@@ -49,13 +49,13 @@ MAY_IMPORT = {
     CF: {*SHARED, FORMATS},
     GRIB: {*SHARED, SAMPLES, FORMATS},
     NETCDF: {*SHARED, FORMATS, CF},
-    ZARR: {*SHARED, FORMATS, CF},
+    ZARR: {*SHARED, FORMATS, CF, GRIB},
     TABLE: {*SHARED, FORMATS, CF, NETCDF},
     PREFETCH: {*SHARED, SAMPLES},
     STATISTICS: {*SHARED, SAMPLES, READ},
     STORE: {*SHARED, SAMPLES, FORMULAS, FORMATS},
     SYNTHETIC: SHARED,
-    WRITING: {*SHARED, REGRIDDING, FORMATS, CF, GRIB, NETCDF},
+    WRITING: {*SHARED, REGRIDDING, FORMATS, CF, GRIB, NETCDF, ZARR},
     TWIN: {*SHARED, FORMATS, WRITING},
     DISTRIBUTION: {COMMON},
     PARALLEL: SHARED,
@@ -242,7 +242,8 @@ def test_the_program_imports_only_packages_that_the_wheel_requires():
     """Packages of the tests are not installed with the wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    required = {distribution_name(line) for line in [*project["dependencies"], *extras["netcdf"], *extras["train"]]}
+    used = (*project["dependencies"], *extras["netcdf"], *extras["train"], *extras["icechunk"])
+    required = {distribution_name(line) for line in used}
     distributions = packages_distributions()
     imported = {name.partition(".")[0] for names in all_imports().values() for name in names}
     others = imported - set(PACKAGES) - sys.stdlib_module_names

@@ -3,12 +3,15 @@
 `WRITERS` is a registry: a new format or data source without an entry fails the law of identity.
 """
 
+import json
 import shutil
 import zipfile
 from functools import partial
 
+import icechunk
 import numpy as np
 import xarray as xr
+from virtual_chunks import references_of
 
 from data_pipeline.archive import Archive
 from data_pipeline.grid import Grid
@@ -114,6 +117,21 @@ def write_zip(path, part, data):
     shutil.rmtree(folder)
 
 
+def write_references(path, part, data):
+    """Write a store beside the path, and references to its chunks."""
+    shutil.rmtree(folder := path.with_name(f"{path.name}.chunks"), ignore_errors=True)
+    write_zarr(folder, part, data, zarr_format=2, plain=True)
+    path.write_text(json.dumps({"version": 1, "refs": references_of(folder)}))
+
+
+def write_icechunk(path, part, data):
+    """Commit the fields to a repository."""
+    icechunk.set_logs_filter("error")
+    session = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path))).writable_session("main")
+    write_zarr(session.store, part, data, zarr_format=3)
+    session.commit(part)
+
+
 def open_files(folder):
     """Open the archive in a folder."""
     return Archive(*([str(folder / part)] for part in OUTER))
@@ -148,6 +166,8 @@ WRITERS = {
     "zarr 3": (partial(write_zarr, zarr_format=3), open_files),
     "zarr 3 shards": (partial(write_zarr, zarr_format=3, shards=True), open_files),
     "zarr zip": (write_zip, open_files),
+    "zarr references": (write_references, open_files),
+    "zarr icechunk": (write_icechunk, open_files),
     "zarr url": (partial(write_zarr, zarr_format=3, plain=True), open_urls),
     "store": (NETCDF_4, open_store),
     "arrays": (NETCDF_4, open_arrays),

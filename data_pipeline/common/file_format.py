@@ -28,6 +28,7 @@ CSV_FORMAT = FileFormat("a table of text (CSV)", "name it where tables are read"
 PARQUET_FORMAT = FileFormat("Parquet", "name it where tables are read")
 SQLITE_FORMAT = FileFormat("SQLite", "name it where tables are read")
 HDF5_FORMAT = FileFormat("HDF5", "name it where NetCDF is read, if it is NetCDF-4")
+REFERENCE_FORMAT = FileFormat("references to chunks (kerchunk)", "name it where Zarr is read")
 ZARR_FORMAT = FileFormat("a Zarr store", "name it where Zarr is read")
 SAFETENSORS_FORMAT = FileFormat("safetensors", "name it where a corrector is read")
 ONNX_FORMAT = FileFormat("an exported corrector (ONNX)", "name it as the corrector of deepweather correct")
@@ -110,6 +111,8 @@ def _text_format(head: bytes) -> FileFormat:
         return FileFormat("a web page", _FETCH)
     if start.startswith("<"):
         return FileFormat("XML", _FETCH)
+    if start.startswith("{") and any(key in start for key in ('"refs"', '".zgroup"', '"templates"')):
+        return REFERENCE_FORMAT
     if start.startswith(("{", "[")):
         return FileFormat("JSON", _FETCH)
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]

@@ -8,6 +8,7 @@ import fcntl
 import glob
 import os
 import re
+import shutil
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,24 +35,31 @@ Paths = str | Path | Iterable[str | Path]
 
 
 class Url(str):
-    """The address of a Zarr store that fsspec opens, such as `https://host/folder/store.zarr`."""
+    """The address of a store: `https://host/folder/store.zarr`, which fsspec opens, or `icechunk::/data/store`."""
 
     @property
     def name(self) -> str:
         """The last part of the address."""
         return self.rstrip("/").rpartition("/")[2]
 
+    @property
+    def state(self) -> str:
+        """A text for `describe_state`."""
+        return self
+
 
 FileAddress = Path | Url
 """A file, the folder of a Zarr store, or a URL."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
-ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
-"""Names of metadata files; the folder of every Zarr store holds at least one of them."""
+ICECHUNK_FILE = "refs/branch.main/ref.json"
+"""The file in every Icechunk repository that names its last snapshot."""
+ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ICECHUNK_FILE)
+"""Names of metadata files; the folder of every Zarr store and Icechunk repository holds at least one of them."""
 
 
 def is_zarr_folder(path: Path) -> bool:
-    """Whether a path is the folder of a Zarr store."""
+    """Whether a path is the folder of a Zarr store or an Icechunk repository."""
     return path.is_dir() and any((path / name).is_file() for name in ZARR_FILES)
 
 
@@ -59,9 +67,10 @@ def is_zarr_folder(path: Path) -> bool:
 def atomic_path(path: str | Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it is renamed to `path` when the block ends without an error.
 
-    Without `durable` the call does not wait for the disk, which takes seconds on a busy disk. The file then survives
-    the end of the process, but perhaps not a power failure. A full disk, a read-only folder or a missing permission
-    raises an `InputError` that names the file. The temporary file is always removed.
+    The block makes a file, or a folder, which then also takes the place of an older folder. Without `durable` the call
+    does not wait for the disk, which takes seconds on a busy disk. The file then survives the end of the process, but
+    perhaps not a power failure. A full disk, a read-only folder or a missing permission raises an `InputError` that
+    names the file. The temporary path is always removed.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}-{next(_WRITES)}.partial")
@@ -69,13 +78,38 @@ def atomic_path(path: str | Path, durable: bool = True) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         if durable:
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-        partial.replace(path)
+            for each in partial.rglob("*") if partial.is_dir() else [partial]:
+                if each.is_file():
+                    with each.open("rb") as file:
+                        os.fsync(file.fileno())
+        if partial.is_dir() and path.is_dir():
+            _replace_folder(partial, path)
+        else:
+            partial.replace(path)
     except OSError as error:
         raise disk_error(error, path) or error from None
     finally:
-        with suppress(OSError):
+        _remove(partial)
+
+
+def _replace_folder(partial: Path, path: Path) -> None:
+    """Put a folder in the place of an older one; the older one comes back if that fails."""
+    older = partial.with_name(partial.name.replace(".partial", "-older.partial"))
+    path.replace(older)
+    try:
+        partial.replace(path)
+    except BaseException:
+        older.replace(path)
+        raise
+    _remove(older)
+
+
+def _remove(partial: Path) -> None:
+    """Remove an unfinished file or folder, if it is there and may be removed."""
+    with suppress(OSError):
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
             partial.unlink()
 
 
@@ -144,8 +178,7 @@ def remove_abandoned_files(folder: Path, locked: bool = False) -> None:
     for partial in folder.glob(".*.partial" if locked else f".*.{_HOST}.*.partial"):
         process = partial.name.split(".")[-2].partition("-")[0]
         if locked or (process.isdecimal() and not _is_running(int(process))):
-            with suppress(OSError):  # the folder may belong to another user
-                partial.unlink()
+            _remove(partial)  # unless the folder belongs to another user
 
 
 def _is_running(process: int) -> bool:
@@ -189,7 +222,7 @@ def describe_state(address: FileAddress) -> str:
     The text includes the inode's change time, because a copy over the file may keep the modification time.
     """
     if isinstance(address, Url):
-        return address
+        return address.state
     files = [address / name for name in ZARR_FILES] if address.is_dir() else [address]
     found = [file.stat() for file in files if file.exists()]
     states = [(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) for status in found]
@@ -227,7 +260,9 @@ def expand_addresses(paths: Paths) -> list[FileAddress]:
         raise InputError("no files were given; give paths or patterns such as data/output.sfc.*")
     found: dict[FileAddress, None] = {}
     for pattern in patterns:
-        if isinstance(pattern, str) and _URL.match(pattern):
+        if isinstance(pattern, Url):
+            found[pattern] = None
+        elif isinstance(pattern, str) and _URL.match(pattern):
             found[Url(pattern)] = None
         else:
             found.update(dict.fromkeys(_matches(str(Path(pattern).expanduser()))))

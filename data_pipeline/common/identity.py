@@ -47,7 +47,14 @@ def fingerprint_of(*parts: object) -> str:
 
 
 def sha256_of(path: str | Path) -> str:
-    """Return the SHA-256 of a file's contents, as hexadecimal digits."""
+    """Return the SHA-256 of a file's contents, as hexadecimal digits.
+
+    That of a folder is the hash of a list of its files: one line `SHA-256  NAME` for each, sorted by name.
+    """
+    if (folder := Path(path)).is_dir():
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        listed = "".join(f"{sha256_of(file)}  {file.relative_to(folder).as_posix()}\n" for file in files)
+        return sha256_of_bytes(listed.encode())
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -7,7 +7,7 @@ xarray, is imported where it is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from data_pipeline.task import Variable
 if TYPE_CHECKING:
     import xarray as xr
 
+    from data_pipeline.formats.cf.dataset_catalog import Given
     from data_pipeline.formats.datasets import Chunks
 
 ForecastKind = Literal["members", "normal", "quantiles"]
@@ -43,7 +44,7 @@ _SUMMARY_WORDS = {"": "members", "mean": "a mean", "std": "a standard deviation"
 
 
 def open_ensemble(
-    paths: Paths,
+    paths: Paths | Given,
     variables: Sequence[Variable | str] | None = None,
     lead_times: Sequence[int] | None = None,
     *,
@@ -56,8 +57,10 @@ def open_ensemble(
 ) -> xr.Dataset:
     """Open forecasts as (init_time, lead_time, number, [level,] latitude, longitude), float32 or float64.
 
-    `paths` are files, folders, patterns or URLs of GRIB, NetCDF or Zarr. `variables`, such as `2t` or `t@850`, and
-    `lead_times` (hours) select fields; None selects all. Variables have their GRIB shortName.
+    `paths` are files, folders, patterns or URLs of GRIB, NetCDF or Zarr; or a dataset of xarray, an object with the
+    method `to_xarray`, such as a field list of earthkit-data, or a DataTree with the group `ensemble`. `variables`,
+    such as `2t` or `t@850`, and `lead_times` (hours) select fields; None selects all. Variables have their GRIB
+    shortName.
     `number` is 0 for a control forecast and for files without members. `level` is in hPa. Where one name exists both
     at the surface and on pressure levels, see `datasets.select_variable`. Fields are brought to the grid of `target`;
     without it they keep their grid, which must be regular. A `target` without a method takes values from the points of
@@ -67,12 +70,12 @@ def open_ensemble(
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None
     they are read when they are indexed.
     """
-    catalog = _catalog(paths, _parsed(variables), names, intervals)
+    catalog = _catalog(_addressed(paths, "ensemble"), _parsed(variables), names, intervals)
     return _dataset(_on_target(Cube.forecasts(catalog, lead_times, missing, target)), chunks, np.dtype(dtype))
 
 
 def open_analysis(
-    paths: Paths,
+    paths: Paths | Given,
     variables: Sequence[Variable | str] | None = None,
     *,
     names: Names = None,
@@ -83,22 +86,24 @@ def open_analysis(
 ) -> xr.Dataset:
     """Open analyses as (time, [level,] latitude, longitude), float32; otherwise like `open_ensemble`.
 
+    Of a DataTree, they are the group `analysis`, and those of `open_static` the group `static`.
+
     Analyses are fields of lead time 0, and NetCDF fields without a start. Longer lead times are ignored, except those
     of requested amounts and extremes, which come from short forecasts.
     """
-    catalog = _catalog(paths, _parsed(variables), names, intervals, analyses=True)
+    catalog = _catalog(_addressed(paths, "analysis"), _parsed(variables), names, intervals, analyses=True)
     return _dataset(_on_target(Cube.analyses(catalog, missing, target)), chunks)
 
 
 def open_static(
-    paths: Paths,
+    paths: Paths | Given,
     wanted: Sequence[str] | None = None,
     *,
     names: Names = None,
     target: TargetGrid | None = None,
 ) -> xr.Dataset:
     """Open surface fields, all or the names in `wanted`, as (latitude, longitude); their dates are ignored."""
-    return _dataset(_on_target(_static(paths, wanted, names, target)), None)
+    return _dataset(_on_target(_static(_addressed(paths, "static"), wanted, names, target)), None)
 
 
 def static_dataset(paths: Paths, names: Names, target: TargetGrid | None) -> xr.Dataset:
@@ -232,6 +237,16 @@ def _dataset(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Dataset
         from data_pipeline.formats.datasets import open_cube
 
     return open_cube(cube, chunks, dtype)
+
+
+def _addressed(paths: Paths | Given, part: str) -> Paths:
+    """Return paths as they are, and the address of a dataset or of what becomes one."""
+    if hasattr(paths, "to_xarray") or type(paths).__module__.partition(".")[0] == "xarray":
+        with package("a dataset of xarray", "train"):
+            from data_pipeline.formats.cf.dataset_catalog import DatasetAddress
+
+        return DatasetAddress.of(cast("Given", paths), part)
+    return paths
 
 
 def _gather(paths: Paths, request: Request) -> Catalog:

@@ -5,7 +5,9 @@ commit in which it returns other values, units, times or members for the same fi
 reader are then refused. `tests/data_pipeline/formats/test_reader_versions.py` fails when this was forgotten.
 """
 
-READER_VERSIONS: dict[str, int] = {"grib": 4, "netcdf": 3, "zarr": 2, "table": 1, "derived": 1, "regridding": 1}
+READER_VERSIONS: dict[str, int] = {
+    "grib": 4, "netcdf": 3, "zarr": 2, "table": 1, "dataset": 1, "derived": 1, "regridding": 1,
+}  # fmt: skip
 """Version by the name of the format's package; of variables derived from others; of fields brought to another grid."""
 COMMON_READERS = ("derived", "regridding")
 """Those that any archive may need."""

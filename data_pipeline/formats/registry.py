@@ -13,7 +13,7 @@ import numpy as np
 
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import GRIB_FORMAT, file_format
-from data_pipeline.common.files import FileAddress, Paths, expand_paths
+from data_pipeline.common.files import FileAddress, Paths, describe_state, expand_paths
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.format import Format, Names, Request
 from data_pipeline.formats.netcdf.file import is_netcdf
@@ -149,6 +149,27 @@ class TableFormat(CFFormat):
         return tuple(contents(*expand_paths(address)))
 
 
+class DatasetFormat(CFFormat):
+    """Datasets of xarray in memory, and what becomes one."""
+
+    name = "dataset"
+    is_store = True
+
+    def detects(self, address: FileAddress) -> bool:
+        """Return whether it is a dataset."""
+        return hasattr(address, "dataset")
+
+    def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
+        """Return the catalogs of members, and of all fields with summaries."""
+        from data_pipeline.formats.cf.dataset_catalog import DatasetCatalog, DatasetSummaries
+
+        return DatasetCatalog, DatasetSummaries
+
+    def describe(self, address: FileAddress) -> tuple[Any, ...]:
+        """Return a text that differs for other values."""
+        return (describe_state(address),)
+
+
 class ZarrFormat(CFFormat):
     """Zarr stores in folders, in zip files and at URLs."""
 
@@ -175,7 +196,7 @@ class ZarrFormat(CFFormat):
 
 
 GRIB = GribFormat()
-FORMATS: tuple[Format, ...] = (ZarrFormat(), CFFormat(), TableFormat(), GRIB)
+FORMATS: tuple[Format, ...] = (DatasetFormat(), ZarrFormat(), CFFormat(), TableFormat(), GRIB)
 """All formats, in the order in which they are asked; the reader of GRIB names the format of what no one knows."""
 
 

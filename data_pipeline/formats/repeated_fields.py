@@ -15,6 +15,7 @@ from data_pipeline.common.identity import hash_of
 from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.reader_versions import READER_VERSIONS
+from data_pipeline.formats.zarr.detection import is_references
 
 
 def refuse_contradictions(catalog: Catalog, pairs: np.ndarray) -> None:
@@ -55,7 +56,7 @@ def refuse_several_members(catalog: Catalog, rows: np.ndarray) -> None:
 
 
 def _verdict_file(catalog: Catalog, pairs: np.ndarray) -> Path | None:
-    if not all(isinstance(path, Path) and path.is_file() for path in catalog.paths):
+    if not all(isinstance(path, Path) and path.is_file() and not is_references(path) for path in catalog.paths):
         return None
     described = [type(catalog).__name__, repr(catalog.wanted), READER_VERSIONS, *map(describe_state, catalog.paths)]
     name = hash_of(catalog.rows.tobytes(), pairs.astype(np.int64).tobytes(), described)[:32]

@@ -112,10 +112,10 @@ class StandardDataset:
         cls, dataset: xr.Dataset, what: str, names: Mapping[str, str] | None, outer: Sequence[str]
     ) -> StandardDataset:
         if not isinstance(dataset, xr.Dataset):
-            raise InputError(
-                f"{what} must be a Dataset of xarray, got {type(dataset).__name__}; name the array's variable, such as "
-                "2t, with array.to_dataset(name='2t')"
-            )
+            advice = "open it with open_ensemble or open_analysis"
+            if isinstance(dataset, xr.DataArray):
+                advice = "name the array's variable, such as 2t, with array.to_dataset(name='2t')"
+            raise InputError(f"{what} must be a Dataset of xarray, got {type(dataset).__name__}; {advice}")
         space = ("point",) if "point" in dataset.dims else ("latitude", "longitude")
         own_names: dict[str, Hashable] = {}
         for role in (*outer, "level", *space):

@@ -1,4 +1,4 @@
-"""NewForecastFile: write forecasts to a new NetCDF file that follows the CF conventions."""
+"""NewForecastFile: write forecasts to a new NetCDF file or Zarr store that follows the CF conventions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_path
+from data_pipeline.common.extras import package
+from data_pipeline.common.files import atomic_path, is_zarr_folder, remove_abandoned_files
 from data_pipeline.formats.netcdf.file import library_lock
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
@@ -65,6 +66,64 @@ def variable_name(variable: Variable) -> str:
     return "_".join(filter(None, parts))
 
 
+class Target(Protocol):
+    """A file or store of arrays with attributes that is being written."""
+
+    sizes: dict[str, int]
+    """The dimensions."""
+    names: set[str]
+    """The variables."""
+
+    def create(
+        self, name: str, kind: Any, dimensions: tuple[str, ...], attributes: Mapping[str, Any], values: Any = None,
+        cells: int = 0,
+    ) -> None:  # fmt: skip
+        """Make a variable; one without `values` holds fields, whose last `cells` dimensions are horizontal."""
+
+    def put(self, name: str, key: tuple[int, ...], values: np.ndarray) -> None:
+        """Write the values of a variable at a position of its first dimensions."""
+
+    def finish(self, attributes: Mapping[str, Any]) -> None:
+        """Write the attributes of the whole."""
+
+
+class _NetCDFTarget:
+    """A NetCDF-4 file; fields are chunks, compressed with zlib."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.sizes, self.names = dataset, dict[str, int](), set[str]()
+
+    def create(
+        self, name: str, kind: Any, dimensions: tuple[str, ...], attributes: Mapping[str, Any], values: Any = None,
+        cells: int = 0,
+    ) -> None:  # fmt: skip
+        """Make a variable and the dimensions that it has first."""
+        for dimension in dimensions:
+            if dimension not in self.dataset.dimensions:
+                self.dataset.createDimension(dimension, self.sizes[dimension])
+        options: dict[str, Any] = {}
+        if values is None:
+            sizes = [self.sizes[dimension] for dimension in dimensions]
+            chunks = [1] * (len(sizes) - cells) + sizes[len(sizes) - cells :]
+            options = {"compression": "zlib", "complevel": 1, "shuffle": True, "chunksizes": chunks, "fill_value": FILL}
+        created = self.dataset.createVariable(name, kind, dimensions, **options)
+        created.set_auto_maskandscale(False)
+        created.setncatts(dict(attributes))
+        if values is not None:
+            created[...] = values
+        self.names.add(name)
+
+    def put(self, name: str, key: tuple[int, ...], values: np.ndarray) -> None:
+        """Write values of a variable."""
+        with library_lock():
+            self.dataset[name][key] = values
+
+    def finish(self, attributes: Mapping[str, Any]) -> None:
+        """Write the attributes of the file."""
+        with library_lock():
+            self.dataset.setncatts(dict(attributes))
+
+
 class NewForecastFile:
     """A file that is being written; `put` writes one variable of one forecast.
 
@@ -74,19 +133,18 @@ class NewForecastFile:
 
     def __init__(
         self,
-        dataset: Any,
+        target: Target,
         grid: Grid,
         starts: np.ndarray,
         leads: Sequence[int],
         numbers: Sequence[int],
         variables: Sequence[NewVariable],
     ) -> None:
-        self._dataset, self._grid = dataset, grid
+        self._target, self._grid = target, grid
         self._starts = [*np.asarray(starts).astype("datetime64[s]")]
         self._leads, self._numbers = list(leads), list(numbers)
         self._axis_of: dict[tuple[int, ...], str] = {}
         self._packing = ValuePacking.of(np.dtype("f4"), {"_FillValue": FILL})
-        dataset.Conventions = "CF-1.11"
         self._single = len(self._starts) == 1
         self._define_times()
         if any(variable.has_members for variable in variables):
@@ -94,7 +152,8 @@ class NewForecastFile:
                 "number", ("number",), self._numbers, "i4", standard_name="realization", units="1", axis="E"
             )
         self._cells = self._define_cells()
-        self._variables = {variable.name: self._define(variable) for variable in variables}
+        for variable in variables:
+            self._define(variable)
 
     def put(self, name: str, start: np.datetime64, lead: int, values: np.ndarray) -> None:
         """Write the members (M, H, W) or the summary (H, W) of one forecast; NaN is missing."""
@@ -103,25 +162,19 @@ class NewForecastFile:
         key: tuple[Any, ...] = (self._leads.index(lead),)
         if not self._single:
             key = (self._starts.index(start.astype("datetime64[s]")), *key)
-        with library_lock():
-            self._variables[name][key] = packed
+        self._target.put(name, key, packed)
 
     def finish(self, attributes: Mapping[str, Any]) -> None:
         """Write the attributes of the file."""
-        with library_lock():
-            self._dataset.setncatts(dict(attributes))
+        self._target.finish({"Conventions": "CF-1.11", **attributes})
 
     def _shape(self, cells: tuple[int, ...]) -> tuple[int, ...]:
         return cells[:1] if isinstance(self._grid, Points) else cells
 
     def _coordinate(self, name: str, dimensions: tuple[str, ...], values: Any, kind: str, **attributes: Any) -> None:
         array = np.asarray(values)
-        for dimension, size in zip(dimensions, array.shape, strict=True):
-            if dimension not in self._dataset.dimensions:
-                self._dataset.createDimension(dimension, size)
-        created = self._dataset.createVariable(name, kind, dimensions)
-        created.setncatts(attributes)
-        created[...] = array
+        self._target.sizes |= dict(zip(dimensions, array.shape, strict=True))
+        self._target.create(name, kind, dimensions, attributes, array)
 
     def _define_times(self) -> None:
         hours = np.array([start.astype(np.int64) / 3600 for start in self._starts])
@@ -137,7 +190,7 @@ class NewForecastFile:
             known = f"_{max(intervals) / 60:g}h".replace(".", "p") if any(intervals) else ""
             base = "time" if self._single else "forecast_period"
             name = f"{base}{known}"
-            while name in self._dataset.dimensions:
+            while name in self._target.sizes:
                 name += "_b"
             self._axis_of[intervals] = name
             leads = np.array(self._leads, np.float64)
@@ -172,36 +225,29 @@ class NewForecastFile:
         if grid.model_altitudes:
             self._coordinate("model_altitude", ("station",), grid.model_altitudes, "f8", units="m")
         if grid.ids:
-            name = self._dataset.createVariable("station_id", str, ("station",))
-            name.cf_role = "timeseries_id"
-            name[...] = np.array(grid.ids, object)
+            self._target.create(
+                "station_id", str, ("station",), {"cf_role": "timeseries_id"}, np.array(grid.ids, object)
+            )
         return ("station",)
 
-    def _define(self, new: NewVariable) -> Any:
+    def _define(self, new: NewVariable) -> None:
         """Define a variable with its attributes."""
         axis = self._axis(new.intervals)
         variable, known = new.variable, PARAMETERS.get(new.variable.name)
         dimensions = (axis, *(["number"] if new.has_members else []), *self._cells)
         dimensions = dimensions if self._single else ("forecast_reference_time", *dimensions)
-        sizes = [len(self._dataset.dimensions[name]) for name in dimensions]
-        chunks = [1] * (len(sizes) - len(self._cells)) + sizes[len(sizes) - len(self._cells) :]
-        options = {"compression": "zlib", "complevel": 1, "shuffle": True, "chunksizes": chunks}
-        created = self._dataset.createVariable(new.name, "f4", dimensions, fill_value=FILL, **options)
-        created.set_auto_maskandscale(False)
         further = []
         if self._single:
             further = ["forecast_reference_time", axis.replace("time", "forecast_period", 1)]
         if variable.level:
             level = f"pressure_{variable.level}"
-            if level not in self._dataset.variables:
+            if level not in self._target.names:
                 up = {"standard_name": "air_pressure", "units": "hPa", "positive": "down"}
                 self._coordinate(level, (), float(variable.level), "f8", **up)
             further.append(level)
         if isinstance(self._grid, Points):
             further += ["latitude", "longitude"]
-            further += [
-                name for name in ("altitude", "model_altitude", "station_id") if name in self._dataset.variables
-            ]
+            further += [name for name in ("altitude", "model_altitude", "station_id") if name in self._target.names]
         attributes: dict[str, Any] = {"units": new.units, "GRIB_shortName": variable.name}
         if known:
             attributes["long_name"] = known.long_name
@@ -211,8 +257,7 @@ class NewForecastFile:
         attributes["cell_methods"] = f"{time}: {_METHODS[variable.processing]}"
         attributes |= {"coordinates": " ".join(further)} if further else {}
         attributes |= {LEVEL_ATTRIBUTE: new.level} if new.level else {}
-        created.setncatts(attributes | dict(new.attributes))
-        return created
+        self._target.create(new.name, "f4", dimensions, attributes | dict(new.attributes), cells=len(self._cells))
 
 
 @contextmanager
@@ -223,8 +268,19 @@ def new_forecast_file(
     leads: Sequence[int],
     numbers: Sequence[int],
     variables: Sequence[NewVariable],
+    as_store: bool = False,
 ) -> Iterator[NewForecastFile]:
-    """Yield a new file; it gets its name `path` at the end of the block."""
+    """Yield a new NetCDF file, or Zarr store; it gets its name `path` at the end of the block."""
+    if as_store:
+        with package("writing Zarr", "train"):
+            from data_pipeline.formats.zarr.new_store import NewStore
+
+        if path.exists() and not is_zarr_folder(path):
+            raise InputError(f"{path} exists and is no Zarr store; choose another name")
+        remove_abandoned_files(path.parent)
+        with atomic_path(path) as partial:
+            yield NewForecastFile(NewStore(partial, float(FILL)), grid, starts, leads, numbers, variables)
+        return
     import netCDF4
 
     with atomic_path(path) as partial:
@@ -232,7 +288,7 @@ def new_forecast_file(
             with library_lock():
                 dataset = netCDF4.Dataset(partial, "w", format="NETCDF4")
             try:
-                yield NewForecastFile(dataset, grid, starts, leads, numbers, variables)
+                yield NewForecastFile(_NetCDFTarget(dataset), grid, starts, leads, numbers, variables)
             finally:
                 with library_lock():
                     dataset.close()

@@ -78,12 +78,12 @@ def verify(
     """
     report = VerificationReport()
     waiting = [Path(name) for name in dict.fromkeys(state.waiting.values())]
-    if lost := [path for path in waiting if not path.is_file() and path not in files]:
+    if lost := [path for path in waiting if not path.exists() and path not in files]:
         report.notes.append(
             f"{lost[0]}{f' and {len(lost) - 1} more files' * (len(lost) > 1)} of waiting forecasts no longer exist; "
             "restore them, or give the forecasts again from another file"
         )
-    every = [*files, *(path for path in waiting if path not in files and path.is_file())]
+    every = [*files, *(path for path in waiting if path not in files and path.exists())]
     truths = {target: open_analyses(monitored, target, analyses) for target in monitored.task.targets}
     ready: dict[MonitoredForecast, tuple[Fields, int, int, Path]] = {}
     for path in watched(every, "opening: file"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import total_bytes
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.formats.open import grid_of_files
 from data_pipeline.grid import Grid
@@ -178,7 +179,7 @@ def _contents(
     return {
         "correctors": describe_correctors([engine.description for engine in engines]),
         "inputs": hashed_files([*file.inputs, *(stations.files if stations else ())]),
-        "output": {"path": str(file.path), "bytes": file.path.stat().st_size, "sha256": audit["sha256"]},
+        "output": {"path": str(file.path), "bytes": total_bytes([file.path]), "sha256": audit["sha256"]},
         "options": describe_options(options) | {"untrained_times": pipelines[0].guard.untrained_times},
         "counts": {
             **counts,

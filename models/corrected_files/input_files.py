@@ -20,6 +20,7 @@ from data_pipeline.common.file_format import (
     GRIB_FORMAT,
     HDF5_FORMAT,
     NETCDF_FORMAT,
+    REFERENCE_FORMAT,
     UNKNOWN_FORMAT,
     ZARR_FORMAT,
     file_format,
@@ -30,21 +31,22 @@ from data_pipeline.formats.cycles import group_by_start
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.table.table_file import STATIONS, TABLE_FORMATS, is_table
 
-FileType = Literal["grib", "netcdf", "table"]
-InputType = Literal["grib", "netcdf", "table", "zarr"]
-"""Formats of inputs. Zarr stores are never written; their corrected forecasts go to a new NetCDF or GRIB file."""
+FileType = Literal["grib", "netcdf", "table", "zarr"]
 ENDINGS: dict[FileType, tuple[str, ...]] = {
     "grib": (".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".gb", ".gb2"),
     "netcdf": (".nc", ".nc4", ".cdf", ".netcdf"),
     "table": (".csv", ".parquet"),
+    "zarr": (".zarr",),
 }
 """File name endings of each format. An output whose name has no such ending gets the format of the input."""
 OTHER_FORMATS = (
-    ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".safetensors", ".zip", ".gz", ".bz2", ".xz", ".zst",
+    ".h5", ".hdf", ".hdf5", ".npy", ".npz", ".safetensors", ".zip", ".gz", ".bz2", ".xz", ".zst",
     ".tar", ".json",
 )  # fmt: skip
 """File name endings of formats that are not written."""
 _NAMES = {"grib": "GRIB", "netcdf": "NetCDF", "table": "a table", "zarr": "a Zarr store"}
+_STORE_ENDINGS = (".zarr", ".icechunk", ".json", ".parq", ".zip")
+"""File name endings of inputs that are read as Zarr."""
 _SHOWN = 3
 """Number of files that a message names; it only counts further files."""
 
@@ -59,7 +61,7 @@ class Cycle:
 
     inputs: tuple[Path, ...]
     outputs: tuple[Path, ...]
-    input_type: InputType = "grib"
+    input_type: FileType = "grib"
     output_type: FileType = "grib"
     problem: str = ""
 
@@ -135,15 +137,15 @@ def is_forecast_file(path: Path) -> bool:
     found = file_format(path)
     if found is UNKNOWN_FORMAT:
         return path.suffix.lower() in (*ENDINGS["grib"], *ENDINGS["netcdf"])
-    return found in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT, ZARR_FORMAT, EMPTY_FORMAT)
+    return found in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT, ZARR_FORMAT, REFERENCE_FORMAT, EMPTY_FORMAT)
 
 
-def type_of(path: Path) -> InputType:
+def type_of(path: Path) -> FileType:
     """Return the format of an input."""
     found = file_format(path)
     if found in (EMPTY_FORMAT, UNKNOWN_FORMAT):
         raise wrong_format(path, "GRIB or NetCDF")
-    if found is ZARR_FORMAT:
+    if found in (ZARR_FORMAT, REFERENCE_FORMAT):
         return "zarr"
     if found in TABLE_FORMATS:
         return "table"
@@ -151,8 +153,9 @@ def type_of(path: Path) -> InputType:
 
 
 def is_folder(output: str) -> bool:
-    """Whether the option `output` names a folder: it exists, or its name ends in a slash."""
-    return output.endswith(("/", os.sep)) or Path(output).expanduser().is_dir()
+    """Whether the option `output` names a folder of files: it exists, or its name ends in a slash, but not in .zarr."""
+    path = Path(output).expanduser()
+    return path.suffix.lower() not in ENDINGS["zarr"] and (output.endswith(("/", os.sep)) or path.is_dir())
 
 
 def find_cycles(
@@ -160,13 +163,12 @@ def find_cycles(
 ) -> list[Cycle]:
     """Return the cycles to correct, in the order of their first files.
 
-    `wanted` is the option `format`: `grib`, `netcdf`, `table`, or None for the format of the output's name, else of
-    the input.
+    `wanted` is the option `format`: a key of `ENDINGS`, or None for the format of the output's name, else of the input.
     """
     if not isinstance(output, str) or not output:
         raise InputError(f"output must be the path of one file or folder, got {output!r}; write a number as ./{output}")
     if wanted not in (None, *ENDINGS):
-        raise InputError(f"format must be grib, netcdf, table or null, got {wanted!r}")
+        raise InputError(f"format must be grib, netcdf, table, zarr or null, got {wanted!r}")
     if is_folder(output):
         return _cycles_of_folder(files, Path(output).expanduser(), wanted, names)
     path = Path(output).expanduser()
@@ -186,7 +188,7 @@ def _cycles_of_folder(
     files: InputFiles, folder: Path, wanted: FileType | None, names: Mapping[str, str] | None
 ) -> list[Cycle]:
     cycles: list[tuple[int, Cycle]] = []
-    readable: dict[InputType, list[tuple[int, Path, np.ndarray]]] = {own: [] for own in get_args(InputType)}
+    readable: dict[FileType, list[tuple[int, Path, np.ndarray]]] = {own: [] for own in get_args(FileType)}
     outputs: dict[Path, Path] = {}
     for number, path in enumerate(files.paths):
         try:
@@ -198,7 +200,7 @@ def _cycles_of_folder(
         for group in group_by_start([starts for _, _, starts in found]):
             members = tuple(found[k][1] for k in group)
             written: FileType = wanted or ("netcdf" if own == "zarr" else own)
-            named = members if written == own else members[:1]  # a new file holds the fields of all
+            named = members if written == own != "zarr" else members[:1]  # a new file holds the fields of all
             targets = tuple(folder / _output_name(path, own, written) for path in named)
             for path, target in zip(named, targets, strict=True):
                 if other := outputs.get(target):
@@ -211,23 +213,23 @@ def _cycles_of_folder(
     return [cycle for _, cycle in sorted(cycles, key=lambda pair: pair[0])]
 
 
-def _output_name(path: Path, own: InputType, wanted: FileType) -> str:
+def _output_name(path: Path, own: FileType, wanted: FileType) -> str:
     """Return the name of an input's corrected file; a change of format changes the ending."""
-    if wanted == own:
+    if wanted == own != "zarr":
         return path.name
-    endings = (".zarr",) if own == "zarr" else ENDINGS[own]
+    endings = _STORE_ENDINGS if own == "zarr" else ENDINGS[own]
     stem = path.stem if path.suffix.lower() in endings else path.name
     return f"{stem}{ENDINGS[wanted][0]}"
 
 
-def _output_type(path: Path, own: InputType, wanted: FileType | None) -> FileType:
+def _output_type(path: Path, own: FileType, wanted: FileType | None) -> FileType:
     """Return the format to write to `path`."""
     ending = path.suffix.lower()
     named = next((name for name, endings in ENDINGS.items() if ending in endings), None)
     if ending in OTHER_FORMATS:
         raise InputError(
-            f"output={path} ends in {path.suffix}, but correct writes GRIB and NetCDF; choose another name, such as "
-            f"{path.with_suffix('.grib')}"
+            f"output={path} ends in {path.suffix}, but correct writes GRIB, NetCDF and Zarr; choose another name, such "
+            f"as {path.with_suffix('.grib')}"
         )
     if wanted and named and wanted != named:
         raise InputError(

@@ -1,4 +1,4 @@
-"""NetCDF output: copies of NetCDF inputs with corrected members, or a new file that holds the corrected fields only."""
+"""NetCDF output: copies of NetCDF inputs with corrected members, or a new file or Zarr store of corrected fields."""
 
 from __future__ import annotations
 
@@ -106,11 +106,13 @@ def write_tables(
     return counts, notes
 
 
-def write_new_netcdf(pipelines: CorrectionPipelines, forecasts: Sequence[Path], output: Path) -> tuple[int, list[str]]:
-    """Write the corrected fields to a new NetCDF file; return their number, and notes."""
+def write_new_netcdf(
+    pipelines: CorrectionPipelines, forecasts: Sequence[Path], output: Path, as_store: bool = False
+) -> tuple[int, list[str]]:
+    """Write the corrected fields to a new NetCDF file or Zarr store; return their number, and notes."""
     grids = [pipeline.engine.description.grid for pipeline in pipelines]
     if not all(grid.matches(grids[0]) for grid in grids):
-        raise InputError("the correctors have different grids, which one NetCDF file does not hold; correct with one")
+        raise InputError("the correctors have different grids, which one file does not hold; correct with one")
     starts = np.unique(np.concatenate([pipeline.inputs.init_times for pipeline in pipelines]))
     leads = sorted({lead for pipeline in pipelines for lead in pipeline.inputs.lead_times})
     found = [member_numbers(each.raw.numbers, each.options.member_count) for each in pipelines]
@@ -130,14 +132,14 @@ def write_new_netcdf(pipelines: CorrectionPipelines, forecasts: Sequence[Path], 
             mark = _marks(pipelines, [number])
             variables[number, k] = replace(own, name=name, intervals=intervals, attributes=mark)
     count = 0
-    with new_forecast_file(output, grids[0], starts, leads, numbers, [*variables.values()]) as file:
+    with new_forecast_file(output, grids[0], starts, leads, numbers, [*variables.values()], as_store) as file:
         for number, corrected in corrected_forecasts(pipelines):
             assert corrected.members is not None
             order = np.argsort(corrected.numbers)
             if sorted(corrected.numbers) != numbers:
                 raise InputError(
                     f"the forecast of {corrected.init_time} +{corrected.lead_time} h has {len(order)} members, others "
-                    f"have {len(numbers)}, and one NetCDF file has the same members everywhere; remove member_count"
+                    f"have {len(numbers)}, and one file has the same members everywhere; remove member_count"
                 )
             for k in range(corrected.members.shape[1]):
                 values = corrected.members[order, k]

@@ -8,7 +8,7 @@ from pathlib import Path
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import grid_of_files
 from data_pipeline.grids.points import Points
-from models.corrected_files.input_files import FileType, InputType, type_of
+from models.corrected_files.input_files import FileType, type_of
 from models.corrected_files.sidecar import WrittenFile, sidecar_path
 from models.correction.pipeline import CorrectionPipelines
 
@@ -22,14 +22,14 @@ def write_outputs(
 ) -> tuple[list[WrittenFile], list[str], bool]:
     """Write `outputs`, one file for all `forecasts` or one for each; return them, notes, and whether they are copies.
 
-    In the format of the input, outputs are copies. In another format, with `member_count`, and at stations of forecasts
-    on a grid, the first output gets the corrected fields of all inputs. The default of `output_type` is the format of
-    the input, and NetCDF for a Zarr store.
+    In the format of the input, outputs are copies. In another format, in Zarr, with `member_count`, and at stations of
+    forecasts on a grid, the first output gets the corrected fields of all inputs. The default of `output_type` is the
+    format of the input, and NetCDF for Zarr.
     """
     own = type_of(forecasts[0])
     wanted = output_type or ("netcdf" if own == "zarr" else own)
     members = pipelines[0].options.member_count
-    copied = own == wanted and members is None and not _moves(own, pipelines, forecasts, names)
+    copied = own == wanted != "zarr" and members is None and not _moves(own, pipelines, forecasts, names)
     if not copied and len(outputs) > 1:
         raise InputError(
             f"the corrected fields of {len(forecasts)} files that belong together are written to one new file; name a "
@@ -61,10 +61,10 @@ def write_outputs(
         groups = [[path] for path in forecasts]
         files = zip(outputs, groups, counts, strict=True)
         return [WrittenFile.without_messages(*file) for file in files], notes, True
-    if wanted == "netcdf":
+    if wanted in ("netcdf", "zarr"):
         from models.corrected_files.netcdf_output import write_new_netcdf
 
-        count, notes = write_new_netcdf(pipelines, forecasts, outputs[0])
+        count, notes = write_new_netcdf(pipelines, forecasts, outputs[0], wanted == "zarr")
     else:
         from models.corrected_files.new_grib import write_new_grib
 
@@ -73,7 +73,7 @@ def write_outputs(
 
 
 def _moves(
-    own: InputType, pipelines: CorrectionPipelines, forecasts: Sequence[Path], names: Mapping[str, str] | None
+    own: FileType, pipelines: CorrectionPipelines, forecasts: Sequence[Path], names: Mapping[str, str] | None
 ) -> bool:
     """Return whether corrected fields have another grid than the input, so that a copy cannot hold them.
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
-from data_pipeline.common.identity import sha256_of, sha256_of_bytes
+from data_pipeline.common.files import atomic_write, total_bytes
+from data_pipeline.common.identity import sha256_of
 from models.engines.engine import CorrectorDescription
 from models.members.options import CorrectionOptions
 
@@ -83,18 +83,9 @@ def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[di
 def hashed_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return path, size and SHA-256 of each file.
 
-    The SHA-256 of a Zarr store is the hash of a list of its files: one line `SHA-256 NAME` for each, sorted by name.
+    That of a Zarr store is the hash of a list of its files.
     """
-    return [_hashed(path) for path in paths]
-
-
-def _hashed(path: Path) -> dict[str, Any]:
-    if path.is_file():
-        return {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    listed = "".join(f"{sha256_of(file)}  {file.relative_to(path).as_posix()}\n" for file in files)
-    size = sum(file.stat().st_size for file in files)
-    return {"path": str(path), "bytes": size, "sha256": sha256_of_bytes(listed.encode())}
+    return [{"path": str(path), "bytes": total_bytes([path]), "sha256": sha256_of(path)} for path in paths]
 
 
 def describe_options(options: CorrectionOptions) -> dict[str, Any]:

@@ -76,12 +76,17 @@ class BlockCatalog(ABC):
         """
         header = cls.header_of(path)
         _refuse_ragged(path, header)
-        found = [block for data in header.variables if (block := cls.interpret(header, data, names, timeless))]
+        found = cls.blocks_of(header, names, timeless)
         if not found:
             has = ", ".join(data.name for data in header.variables) or "coordinates only"
             raise InputError(f"{path} has no variable on latitudes and longitudes; it has {has}; check the path")
         _refuse_duplicates([block for block in found if isinstance(block, FieldBlock)])
         return found
+
+    @classmethod
+    def blocks_of(cls, header: Header, names: NameMap, timeless: bool) -> list[FieldBlock | RefusedVariable]:
+        """Return the variables that have latitudes and longitudes."""
+        return [block for data in header.variables if (block := cls.interpret(header, data, names, timeless))]
 
     @classmethod
     def gather(

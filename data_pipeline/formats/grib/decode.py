@@ -12,8 +12,8 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import SINGLE
-from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.keys import opened
+from data_pipeline.formats.grib.horizontal import ALTERNATIVE_ROWS, J_CONSECUTIVE, Layout
+from data_pipeline.formats.grib.keys import get_whole, opened
 from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, unpack
 from data_pipeline.formats.grib.scan import changed_file, read_message
 from data_pipeline.protocols import Index, Window
@@ -67,6 +67,18 @@ def decode(message: bytes, layout: Layout, dtype: np.dtype = SINGLE) -> np.ndarr
     with opened(message) as handle:
         eccodes.codes_set_double(handle, "missingValue", np.nan)
         return layout.arrange(_values(handle, dtype))
+
+
+def decode_in_order(message: bytes, key: str = "values") -> np.ndarray:
+    """Return the values, `latitudes` or `longitudes` of all points, in the message's order; NaN where missing.
+
+    Raises a `ValueError` for messages whose points are not stored row by row in one direction.
+    """
+    with opened(message) as handle:
+        if get_whole(handle, "scanningMode", 0) & (ALTERNATIVE_ROWS | J_CONSECUTIVE):
+            raise ValueError("its points are stored by columns or in alternating directions; read the GRIB file itself")
+        eccodes.codes_set_double(handle, "missingValue", np.nan)
+        return eccodes.codes_get_double_array(handle, key)
 
 
 def _values(handle: int, dtype: np.dtype) -> np.ndarray:

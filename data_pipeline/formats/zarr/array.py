@@ -104,13 +104,12 @@ class ZarrArray:
 
     def key(self, place: Sequence[int]) -> str:
         """Return the key at a position in `stored_grid`."""
-        return f"{self.name}/{self.metadata.encode_chunk_key(tuple(map(int, place)))}"
+        return f"{self.store.group}{self.name}/{self.metadata.encode_chunk_key(tuple(map(int, place)))}"
 
     def existing_chunks(self) -> np.ndarray | None:
-        """Return a mask of the shape `stored_grid`, true where the chunk or shard exists; None for a store at a URL."""
-        if self.store.is_remote:
+        """Return a mask of the shape `stored_grid`, true where the chunk or shard exists; None if unknown."""
+        if (keys := self.store.keys(f"{self.store.group}{self.name}")) is None:
             return None
-        keys = self.store.keys(self.name)
         found = [self.key(place) in keys for place in np.ndindex(self.stored_grid)]
         return np.array(found, bool).reshape(self.stored_grid)
 
@@ -138,7 +137,7 @@ class ZarrArray:
         Each chunk is decoded once. If a shard lacks a chunk of the region, the key of the shard is returned.
         """
         reading = Reading(self.store, has_blosc=_codecs(self.metadata)[-1:] in (["blosc"], ["numcodecs.blosc"]))
-        array = zarr.Array(zarr.AsyncArray(self.metadata, StorePath(reading, self.name)))
+        array = zarr.Array(zarr.AsyncArray(self.metadata, StorePath(reading, f"{self.store.group}{self.name}")))
         region = tuple(compact(each) for each in positions)
         try:
             if self.stored != self.chunks:

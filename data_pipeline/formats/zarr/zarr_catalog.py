@@ -20,15 +20,18 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress
 from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.catalog import DOUBLE
-from data_pipeline.formats.cf.block import FieldBlock
+from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.cf_catalog import BlockCatalog
 from data_pipeline.formats.cf.cf_header import Header
+from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.coordinates import Horizontal
 from data_pipeline.formats.cf.positions import compact, runs
 from data_pipeline.formats.cf.summaries import interpret_summary
+from data_pipeline.formats.zarr.anemoi import AnemoiFile, anemoi_blocks, is_anemoi
 from data_pipeline.formats.zarr.array import ZarrArray
 from data_pipeline.formats.zarr.zarr_header import ZarrFile, zarr_header
 from data_pipeline.grid import Grid
+from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.protocols import Window, fill_missing
 from data_pipeline.variables.units import Conversion
 
@@ -79,7 +82,8 @@ _kept = KeptRegions()
 class ArrayLayout:
     """Where the fields of a block are in its array: the `outer` axes, the axes of `times`, of rows and of columns.
 
-    If the array lacks an axis of rows or columns, an additional last axis of length 1 stands for it.
+    If the array lacks an axis of rows or columns, an additional last axis of length 1 stands for it. If all cells are
+    along the axis of rows, row by row, `width` is the number of columns; otherwise it is 0.
     """
 
     array: ZarrArray
@@ -89,6 +93,7 @@ class ArrayLayout:
     columns: int
     horizontal: Horizontal
     conversion: Conversion
+    width: int = 0
 
     @cached_property
     def _masks(self) -> bool:
@@ -125,12 +130,17 @@ class ArrayLayout:
         rows = np.atleast_1d(np.arange(self.horizontal.rows)[:: -1 if self.horizontal.south_first else 1][window[0]])
         columns = np.atleast_1d(self.horizontal.columns[window[1]])
         wanted = self.places(fields) | {self.rows: rows, self.columns: columns}
+        if self.width:
+            wanted |= {self.rows: (rows[:, None] * self.width + columns).ravel(), self.columns: np.zeros(1, int)}
         region, values = self._region([np.unique(wanted[axis]) for axis in sorted(wanted)])
         inside = {axis: np.searchsorted(region[axis], each) for axis, each in wanted.items()}
         values = values.reshape([len(each) for each in region]).transpose(*self.outer, self.rows, self.columns)
         across, pairs = compact(inside[self.rows]), list(runs(inside[self.columns]))
         for k, target in enumerate(targets):
             field = values[tuple(inside[axis][k] for axis in self.outer)][across]
+            if self.width:
+                self._put(field.reshape(target.shape), target)
+                continue
             for ours, theirs in pairs:
                 self._put(field[:, theirs], target[:, ours])
 
@@ -277,10 +287,22 @@ class ZarrCatalog(BlockCatalog):
         """Read the metadata of a store."""
         return zarr_header(path)
 
+    @classmethod
+    def blocks_of(cls, header: Header, names: NameMap, timeless: bool) -> list[FieldBlock | RefusedVariable]:
+        """Return the variables that have latitudes and longitudes."""
+        if isinstance(header.file, ZarrFile) and is_anemoi(header.file):
+            return anemoi_blocks(header.file, names, timeless)
+        return super().blocks_of(header, names, timeless)
+
     def reader_on(self, grid: Grid) -> ChunkReader:
         """Return the reader of these fields, which are all on one grid."""
         layouts = tuple(_layout(block) for block in self.blocks)
-        return ChunkReader(grid, layouts, self.rows["block"].copy(), self.rows["field"].copy())
+        field = self.rows["field"].copy()
+        for k, block in enumerate(self.blocks):
+            if isinstance(file := block.header.file, AnemoiFile):
+                mine = self.rows["block"] == k
+                field[mine] = file.positions(block.data.name, field[mine])
+        return ChunkReader(grid, layouts, self.rows["block"].copy(), field)
 
 
 class ZarrSummaries(ZarrCatalog):
@@ -292,6 +314,21 @@ class ZarrSummaries(ZarrCatalog):
 def _layout(block: FieldBlock) -> ArrayLayout:
     file, data = block.header.file, block.data
     assert isinstance(file, ZarrFile)
+    if isinstance(file, AnemoiFile):
+        # A chunk holds all variables of a time: like its times, they are kept for the next reading.
+        cell, grid = len(file.data.metadata.shape) - 1, block.horizontal.grid
+        rows, columns = (cell + 1, cell) if isinstance(grid, ReducedGrid) else (cell, cell + 1)
+        width = 0 if len(block.across) < 2 else grid.shape[1]
+        return ArrayLayout(
+            file.data,
+            tuple(range(cell)),
+            (0, 1, 3)[: cell - 1],
+            rows,
+            columns,
+            block.horizontal,
+            block.conversion,
+            width,
+        )
     times = {name for coordinate in block.time.coordinates for name in coordinate.dimensions}
     axis = {name: k for k, name in enumerate(data.dimensions)}
     # Stations have no column dimension; a single point also has no row dimension.

@@ -11,18 +11,23 @@ import numpy as np
 import zarr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.extras import package
 from data_pipeline.common.files import FileAddress
 from data_pipeline.formats.cf.cf_header import DataVariable, Header, StoredVariable
 from data_pipeline.formats.zarr.array import ZarrArray
+from data_pipeline.formats.zarr.detection import is_icechunk, is_references
+from data_pipeline.formats.zarr.reference_store import ReferenceStore
 from data_pipeline.formats.zarr.zarr_store import ZarrStore
 
 
 @dataclass(frozen=True, eq=False)
 class ZarrFile:
-    """A store with its arrays."""
+    """A store with its arrays of numbers, its attributes, and the values of its arrays of dates and durations."""
 
     store: ZarrStore
     arrays: Mapping[str, ZarrArray]
+    attributes: Mapping[str, Any]
+    dates: Mapping[str, np.ndarray]
 
     @property
     def path(self) -> FileAddress:
@@ -49,14 +54,16 @@ class ZarrFile:
 
 def zarr_header(address: FileAddress) -> Header:
     """Read the metadata and the coordinates of a store."""
-    store = ZarrStore(address)
+    store = _store(address)
     group = _group(store)
     found = _arrays(store, group)
     arrays = {name: ZarrArray.of(store, name, array) for name, array in found.items() if array.dtype.kind in "fiub"}
     variables = {name: _stored(array) for name, array in arrays.items()}
     variables |= {name: _stored_text(array) for name, array in found.items() if name not in arrays}
     dimensions = dict.fromkeys(name for stored in variables.values() for name in stored.dimensions)
-    return Header.of(ZarrFile(store, arrays), dimensions, variables)
+    dates = {name: np.asarray(array[...]) for name, array in found.items() if array.dtype.kind in "mM"}
+    dates |= {name: arrays[name].coordinate() for name in {"steps"} & arrays.keys()}
+    return Header.of(ZarrFile(store, arrays, dict(group.attrs), dates), dimensions, variables)
 
 
 def _stored(array: ZarrArray) -> StoredVariable:
@@ -74,7 +81,7 @@ def _stored_text(array: zarr.Array) -> StoredVariable:
 
 def describe_store(address: FileAddress) -> list[object]:
     """Return what identifies a store: all metadata, texts, and hashes of its chunks."""
-    store = ZarrStore(address)
+    store = _store(address)
     group = _group(store)
     found = sorted(_arrays(store, group).items())
     described: list[object] = [dict(group.attrs)]
@@ -85,9 +92,21 @@ def describe_store(address: FileAddress) -> list[object]:
     return described
 
 
+def _store(address: FileAddress) -> ZarrStore:
+    """Return the store at an address, of the kind that is there."""
+    if is_references(address):
+        return ReferenceStore(address)
+    if is_icechunk(address):
+        with package("reading Icechunk", "icechunk"):
+            from data_pipeline.formats.zarr.icechunk_store import IcechunkStore
+
+        return IcechunkStore.at(address)
+    return ZarrStore(address)
+
+
 def _group(store: ZarrStore) -> zarr.Group:
     try:
-        return zarr.open_group(store.opened(), mode="r")
+        return zarr.open_group(store.opened(), mode="r", path=store.group.rstrip("/"))
     except InputError:
         raise
     except (FileNotFoundError, zarr.errors.ContainsArrayError):
@@ -106,7 +125,8 @@ def _arrays(store: ZarrStore, group: zarr.Group) -> dict[str, zarr.Array]:
         raise _unreadable(store, error) from None
     if groups:
         raise InputError(
-            f"{store.path} keeps its arrays in groups ({', '.join(groups)}); name one, such as {store.path}/{groups[0]}"
+            f"{store.path} keeps its arrays in groups ({', '.join(groups)}); name one, such as "
+            f"{store.address_of(groups[0])}"
         )
     if not found:
         hint = "; a store at a URL needs consolidated metadata: zarr.consolidate_metadata" if store.is_remote else ""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import zarr
 from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, WrapperStore, ZipStore
 
@@ -47,8 +47,17 @@ class ZarrStore:
             raise wrong_format(self.path, "a Zarr store")
 
     @property
+    def group(self) -> str:
+        """The group of the arrays in the opened store, with a slash at its end; empty for the store itself."""
+        return ""
+
+    def address_of(self, group: str) -> str:
+        """Return the address of a group in this group."""
+        return f"{self.path}/{group}"
+
+    @property
     def is_remote(self) -> bool:
-        """Whether the store is at a URL, where a request for each chunk would take too long."""
+        """Whether the chunks are at URLs, where a request for each of them would take too long."""
         return isinstance(self.path, Url)
 
     @property
@@ -60,7 +69,7 @@ class ZarrStore:
         """Return the store as zarr-python opens it."""
         return _opened(self.path, self.stamp(), os.getpid())
 
-    def stamp(self, key: str = "") -> tuple[int, int] | None:
+    def stamp(self, key: str = "") -> object:
         """Return size and modification time of the file of a key, or of the zip file; None if there is no such file."""
         if isinstance(self.path, Url):
             return None
@@ -70,12 +79,14 @@ class ZarrStore:
             return None
         return status.st_size, status.st_mtime_ns
 
-    def keys(self, array: str) -> Set[str]:
-        """Return a set with all existing keys of an array, for a local store; it may contain other keys.
+    def keys(self, array: str) -> Set[str] | None:
+        """Return a set with all existing keys of an array, and perhaps other keys; None if that is not known.
 
         A folder is listed without zarr-python, which takes ten times as long.
         """
-        if isinstance(self.path, Path) and self.path.is_file():
+        if isinstance(self.path, Url):
+            return None
+        if self.path.is_file():
             return _checksums(self.path, self.stamp()).keys()
 
         def refuse(error: OSError) -> None:
@@ -91,12 +102,16 @@ class ZarrStore:
         if isinstance(self.path, Path) and self.path.is_file():
             checksums = _checksums(self.path, self.stamp())
             return [checksums.get(key, "") for key in keys]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(lambda key: self._content(key, fields, whole), keys))
+        return at_once(lambda key: self._content(key, fields, whole), keys)
+
+    def length(self, key: str) -> int:
+        """Return the bytes that a key has at least, as far as that is known."""
+        return 0
 
     def _content(self, key: str, fields: int, whole: int) -> str:
         if isinstance(self.path, Url):
-            return sync(self._content_at_url(key))
+            store: Any = self.opened()
+            return sync(content_at_url(store.fs, f"{store.path.rstrip('/')}/{key}"))
         try:
             with (self.path / key).open("rb", buffering=0) as file:
                 return sampled_hash(file.fileno(), os.fstat(file.fileno()).st_size, fields, whole=whole)
@@ -105,19 +120,31 @@ class ZarrStore:
         except OSError as error:
             raise InputError(f"cannot read {self.path}/{key} ({error.strerror})") from None
 
-    async def _content_at_url(self, key: str) -> str:
-        """Return the server's hash for a key, or else its size and date, or else a hash of its first and last bytes."""
-        store: Any = self.opened()
-        known = await _ask(self.path, key, lambda: store.fs._info(f"{store.path.rstrip('/')}/{key}"))
-        if known is None:
-            return ""
-        for names in (_TAGS, _DATES):
-            if told := [known[name] for name in names if known.get(name)]:
-                return f"{known.get('size')} {told[0]}"
-        reading, prototype = Reading(self), default_buffer_prototype()
-        parts = RangeByteRequest(0, min(BLOCK_BYTES, known.get("size") or 0)), SuffixByteRequest(BLOCK_BYTES)
-        ends = [await reading.get(key, prototype, part) for part in parts]
-        return hash_of(*(end.to_bytes() if end else b"" for end in ends), known.get("size"))
+
+def at_once(request: Callable[[Any], str], items: Iterable[Any]) -> list[str]:
+    """Return the results of requests that wait for a network or a disk, several at once."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(request, items))
+
+
+async def content_at_url(system: Any, url: str) -> str:
+    """Return the server's hash of a file, or else its size and date, or else a hash of its first and last bytes.
+
+    `system` is the file system of fsspec. A file that does not exist gives an empty text.
+    """
+    known = await _ask(url, True, lambda: system._info(url))
+    if known is None:
+        return ""
+    size = known.get("size")
+    for names in (_TAGS, _DATES):
+        if told := [known[name] for name in names if known.get(name)]:
+            return f"{size} {told[0]}"
+    ends: list[bytes] = []
+    for first, last in ((0, min(BLOCK_BYTES, size)), (max(size - BLOCK_BYTES, 0), size)) if size else ():
+        part = await _ask(url, True, partial(system._cat_file, url, start=first, end=last))
+        # A server may ignore the byte range and send everything.
+        ends.append(part if len(part) <= last - first else part[first:last])
+    return hash_of(*ends, size)
 
 
 class Reading(WrapperStore[Store]):
@@ -128,12 +155,13 @@ class Reading(WrapperStore[Store]):
 
     def __init__(self, store: ZarrStore, has_blosc: bool = False) -> None:
         super().__init__(store.opened())
-        self.path, self.has_blosc = store.path, has_blosc
+        self.source, self.path, self.has_blosc = store, store.path, has_blosc
         self.absent: set[str] = set()
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes of a key; None if it does not exist."""
-        found = await _ask(self.path, key, lambda: self._store.get(key, prototype, byte_range))
+        place = f"{self.path}/{key}"
+        found = await _ask(place, self.source.is_remote, lambda: self._store.get(key, prototype, byte_range))
         if found is None:
             self.absent.add(key)
             return None
@@ -144,9 +172,11 @@ class Reading(WrapperStore[Store]):
             found = found[byte_range.start : byte_range.end] if len(found) > size else found
         elif isinstance(byte_range, SuffixByteRequest):
             found = found[-byte_range.suffix :]
-        elif self.has_blosc:
-            # Blosc trusts the size in its header and reads beyond the end of a shorter buffer.
-            size = max(_BLOSC_HEADER, int.from_bytes(found[12:_BLOSC_HEADER].to_bytes(), "little"))
+        else:
+            size = self.source.length(key)
+            if self.has_blosc:
+                # Blosc trusts the size in its header and reads beyond the end of a shorter buffer.
+                size = max(size, _BLOSC_HEADER, int.from_bytes(found[12:_BLOSC_HEADER].to_bytes(), "little"))
         if len(found) < size:
             raise InputError(f"{self.path} is damaged: chunk {key} cannot be read (it is cut off); fetch it again")
         return found
@@ -180,18 +210,18 @@ def _checksums(path: Path, stamp: object) -> Mapping[str, str]:
         return {info.filename: f"{info.CRC} {info.file_size}" for info in file.infolist()}
 
 
-async def _ask(path: FileAddress, key: str, request: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the answer to a request, None if the key does not exist; repeat a request that fails at a server."""
+async def _ask(place: str, is_remote: bool, request: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the answer to a request, None if the place does not exist; repeat a request that fails at a server."""
     for attempt in range(_ATTEMPTS):
         try:
             return await request()
         except FileNotFoundError:
             return None
         except Exception as error:  # every protocol has its own classes of errors
-            advice = "try again later" if isinstance(path, Url) else "fetch it again"
-            last = attempt + 1 == _ATTEMPTS or "40" in str(getattr(error, "status", ""))
-            if last or not isinstance(path, Url):
-                raise InputError(f"cannot read {path}/{key} ({_reason(error)}); {advice}") from None
+            advice = "try again later" if is_remote else "fetch it again"
+            last = attempt + 1 == _ATTEMPTS or "40" in str(getattr(error.__cause__ or error, "status", ""))
+            if last or not is_remote:
+                raise InputError(f"cannot read {place} ({_reason(error)}); {advice}") from None
             await asyncio.sleep(0.2 * 4**attempt)
     return None
 

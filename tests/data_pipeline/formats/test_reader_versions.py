@@ -70,7 +70,11 @@ def write_table(path):
     return path, open_analysis, {}
 
 
-WRITERS = {"grib": write_grib, "netcdf": write_netcdf, "zarr": write_zarr, "table": write_table}
+def dataset(path):
+    return fields(), open_analysis, {}
+
+
+WRITERS = {"grib": write_grib, "netcdf": write_netcdf, "zarr": write_zarr, "table": write_table, "dataset": dataset}
 
 
 def values_of(write, folder):

@@ -112,6 +112,18 @@ def test_forecasts_wait_for_their_analyses_and_count_once(monitor, files, warm, 
     assert (run / "conformal.json").read_text() == (warm[0] / "conformal.json").read_text()
 
 
+def test_a_zarr_store_is_monitored_like_a_file(monitor, files, tmp_path):
+    write_members(files / "few.nc", 20)
+    with xr.open_dataset(files / "few.nc") as given, warnings.catch_warnings(action="ignore"):
+        given.to_zarr(files / "few.zarr", zarr_format=2)
+    monitor("few.zarr", None)
+    assert len(state(tmp_path / "run")["waiting"]) == 40
+    assert "40 forecasts verified now" in monitor(None, "analyses.nc").stdout
+    found = state(tmp_path / "run")["verified"]
+    assert monitor("few.nc", "analyses.nc", f"run_dir={tmp_path}/other").code == 0
+    assert [one["regions"] for one in found] == [one["regions"] for one in state(tmp_path / "other")["verified"]]
+
+
 def test_a_file_that_waits_may_be_replaced_or_lost(monitor, files, tmp_path):
     write_members(files / "old.nc", 20)
     monitor("old.nc", None)

@@ -1,8 +1,10 @@
 """The verb `correct` on NetCDF, on several files, on folders of cycles, and on real files."""
 
 import shutil
+import socket
 import subprocess
 from itertools import product
+from pathlib import Path
 
 import netCDF4
 import numpy as np
@@ -19,6 +21,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
 from data_pipeline.variables.meaning import Meaning
 from data_pipeline.writing import messages
+from data_pipeline.writing.new_file import NewVariable, new_forecast_file
 from data_pipeline.writing.value_packing import ValuePacking
 from models.corrected_files.sidecar import read_sidecar
 from models.corrector import Corrector
@@ -188,6 +191,80 @@ def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path
     assert "the name of GRIB, but format=netcdf" in refused.stderr
 
 
+def test_any_input_becomes_a_zarr_store(forecast, command, tmp_path):
+    """It has the values and attributes of the new NetCDF file, and can be corrected again."""
+    with xr.open_dataset(forecast) as raw:
+        fields = {
+            ("2t", 20200101 + start, 24 * (lead + 1), number + 1): raw.t2m.values[start, lead, number]
+            for start, lead, number in product((0, 1), (0, 1), range(MEMBERS))
+        }
+    write_members(tmp_path / "in.grib", fields, bitsPerValue=24)
+    write_members(tmp_path / "one.grib", {key: field for key, field in fields.items() if key[1] == 20200101})
+    for name in ("in", "one"):
+        assert run(command, tmp_path, f"{name}.grib", f"{name}-out.nc").code == 0
+        ended = run(command, tmp_path, f"{name}.grib", f"{name}-out.zarr")
+        assert ended.code == 0, ended.stderr
+        with (
+            xr.open_dataset(tmp_path / f"{name}-out.nc") as netcdf,
+            xr.open_zarr(tmp_path / f"{name}-out.zarr") as store,
+        ):
+            xr.testing.assert_identical(store.load(), netcdf.load())
+            starts = 2 if name == "in" else 1
+            assert store.t2m.encoding["chunks"] == (*[1] * starts, MEMBERS, *GRID.shape)
+    (tmp_path / "in-out.zarr/old").touch()
+    assert run(command, tmp_path, "in.nc", "in-out.zarr").code == 0  # in place of the older store
+    assert not (tmp_path / "in-out.zarr/old").exists()
+    store = tmp_path / "in-out.zarr"
+    assert read_sidecar(store)["output"]["bytes"] == sum(f.stat().st_size for f in store.rglob("*") if f.is_file())
+    found = open_ensemble(store, [Variable("2t")], [24, 48])["2t"].values
+    raw = open_ensemble(forecast, [Variable("2t")], [24, 48])["2t"].values
+    np.testing.assert_allclose((found - raw).mean(2), WARMER, atol=1e-4)
+    (tmp_path / "again").mkdir()
+    assert run(command, tmp_path, "in-out.zarr", "again", "format=zarr").code == 0
+    twice = open_ensemble(tmp_path / "again/in-out.zarr", [Variable("2t")], [24, 48])["2t"].values
+    np.testing.assert_allclose((twice - raw).mean(2), 2 * WARMER, atol=1e-4)
+    (store / "t2m/0.0.0.0.0").unlink()
+    with pytest.raises(InputError, match="describes another file"):
+        read_sidecar(store)
+
+
+def test_an_interrupted_store_leaves_the_older_one(tmp_path, monkeypatch):
+    path, variables = tmp_path / "out.zarr", [NewVariable("t2m", Variable("2t"), "K", (0,))]
+    times = STARTS[:1], [24], [1], variables
+
+    def write(value):
+        with new_forecast_file(path, GRID, *times, as_store=True) as file:
+            file.put("t2m", STARTS[0], 24, np.full((1, *GRID.shape), value))
+            if value == 2:
+                raise KeyboardInterrupt
+            file.finish({})
+
+    write(1)
+    abandoned = tmp_path / f".out.zarr.{socket.gethostname()}.999999-0.partial"
+    (abandoned / "t2m").mkdir(parents=True)  # of a run that was killed
+    with pytest.raises(KeyboardInterrupt):
+        write(2)
+    replace = Path.replace
+
+    def interrupted(self, target):
+        if target == path and "older" not in self.name:  # the older store has stepped aside for the new one
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(3)
+    assert [each.name for each in tmp_path.iterdir()] == ["out.zarr"]
+    assert (open_ensemble(path)["2t"].values == 1).all()
+    write(np.nan)
+    assert np.isnan(open_ensemble(path)["2t"].values).all()  # a field of missing values, not a missing field
+    path.rename(tmp_path / "other")
+    path.mkdir()
+    with pytest.raises(InputError, match=r"out.zarr exists and is no Zarr store; choose another name"):
+        write(3)
+
+
 def cycle(path, start, leads=(24, 48)):
     keys = product(["2t"], [start], leads, range(1, MEMBERS + 1))
     return write_members(path, {key: kelvin(sum(key[1:]))[0, 0, 0] for key in keys})
@@ -299,6 +376,10 @@ def test_stations_are_corrected(command, tmp_path):
     with xr.open_dataset(tmp_path / "out.nc") as found:
         np.testing.assert_allclose((found.t2m - values).mean("number"), WARMER, atol=1e-4)
         assert found.name.values.tolist() == ["A", "B", "C", "D"]
+    assert run(command, tmp_path, "in.nc", "out.zarr").code == 0
+    found = open_ensemble(tmp_path / "out.zarr")["2t"]
+    assert found.station.values.tolist() == ["A", "B", "C", "D"]
+    np.testing.assert_allclose(found.mean("number").values.ravel() - values.mean(0).ravel(), WARMER, atol=1e-4)
     refused = run(command, tmp_path, "in.nc", "out.grib")
     assert "which GRIB cannot hold here; write NetCDF with format=netcdf" in refused.stderr
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from web_server import server  # noqa: F401 (a fixture)
 
 NAMES = {"2m_temperature": "2t", "temperature": "t", "geopotential": "z"}
 UNITS = {"2m_temperature": "K", "temperature": "K", "geopotential": "m**2 s**-2"}
