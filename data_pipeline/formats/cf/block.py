@@ -17,8 +17,8 @@ from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizo
 from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.percentiles import members_of_percentiles, percentile_levels
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
-from data_pipeline.formats.levels import MODEL_LEVELS, axis_level, stated_level
-from data_pipeline.grids.points import Points
+from data_pipeline.formats.levels import MODEL_LEVELS, axis_level, stated_level, with_axes
+from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.task import Variable, own_process
 from data_pipeline.variables.meaning import UNKNOWN
 from data_pipeline.variables.parameters import PARAMETERS
@@ -136,8 +136,10 @@ class FieldBlock:
             kinds = (axis_level(name, about, 1.0)[0] for name, about, _ in described)
             return next(kind for kind in kinds if kind in MODEL_LEVELS)
         grid = self.horizontal.grid
-        plane = isinstance(grid, Points) and not grid.ids
-        return stated_level(self.variable(SURFACE), self.data.attributes, described, plane)
+        variable, plane = self.variable(SURFACE), isinstance(grid, Points) and not grid.ids
+        level = stated_level(variable, self.data.attributes, described, plane)
+        # Winds at stations are eastward and northward.
+        return with_axes(variable, level, False) if has_ids(grid) else level
 
     @cached_property
     def times(self) -> FieldTimes:

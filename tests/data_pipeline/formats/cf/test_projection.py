@@ -3,11 +3,11 @@
 import eccodes
 import numpy as np
 import pytest
+from plane_parts import COLUMNS, ROWS, plane_message
 from scipy.optimize import least_squares
 
 from data_pipeline.formats.cf.projection import from_conformal, from_lambert_equal_area, from_rotated_pole
 from data_pipeline.formats.grib.keys import opened
-from tests.plane_parts import COLUMNS, ROWS, plane_message
 
 UK = {
     "latitude_of_projection_origin": 54.9, "longitude_of_projection_origin": -2.5, "false_easting": 1000.0,

@@ -4,10 +4,13 @@ ecCodes places the cells of all these grids correctly if rows go east and north.
 points of the same grid in the other scanning modes.
 """
 
+from contextlib import nullcontext
+
 import eccodes
 import numpy as np
 import pytest
 import xarray as xr
+from plane_parts import COLUMNS, PLANES, ROWS, plane_message
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
@@ -20,7 +23,6 @@ from data_pipeline.protocols import ALL
 from data_pipeline.task import Task, Variable
 from data_pipeline.writing import Edit, rewrite
 from tests.data_pipeline.formats.grib.test_layout import SCANS, points_in_scanning_order
-from tests.plane_parts import COLUMNS, PLANES, ROWS, plane_message
 
 FIELD = np.random.default_rng(0).normal(280, 5, (ROWS, COLUMNS))
 """From low to high j and i, as all fields are read."""
@@ -122,6 +124,20 @@ def winds(path, step, along_grid):
     return path
 
 
+def station(folder, ensemble):
+    """A file of 10u at a station on the first cell of a forecast."""
+    grid = ensemble_fields(ensemble, [Variable("10u")], [24]).grid
+    place = {
+        name: ("station", [axis[0]], {"standard_name": name, "units": units})
+        for name, axis, units in (
+            ("latitude", grid.latitudes, "degrees_north"), ("longitude", grid.longitudes, "degrees_east"),
+        )
+    }  # fmt: skip
+    place |= {"id": ("station", ["a"], {"cf_role": "timeseries_id"}), "time": [np.datetime64("2020-01-02", "ns")]}
+    xr.Dataset({"10u": (("time", "station"), [[3.0]], {"units": "m s-1"})}, place).to_netcdf(folder / "station.nc")
+    return str(folder / "station.nc")
+
+
 @pytest.mark.parametrize("along_grid", [1, 0])
 def test_winds_along_the_grid_are_said_and_never_mixed_with_winds_along_east_and_north(tmp_path, along_grid, capsys):
     task = Task("wind", ["10u"], ["10u"], [24])
@@ -133,6 +149,9 @@ def test_winds_along_the_grid_are_said_and_never_mixed_with_winds_along_east_and
     assert capsys.readouterr().out.count(said) == along_grid
     with pytest.raises(InputError, match=r"10u lies on the axes of .* in the ensemble and on the axes of .* in the "):
         ForecastDataset(Archive([str(ensemble)], [str(truths[not along_grid])]), task, [2020])
+    message = r"10u lies on the axes of the grid in the ensemble and on the axes of east and north in the analysis"
+    with pytest.raises(InputError, match=message) if along_grid else nullcontext():
+        ForecastDataset(Archive([str(ensemble)], [station(tmp_path, ensemble)]), task, [2020])
     both = ensemble.read_bytes() + winds(tmp_path / "other.grib", 24, 1 - along_grid).read_bytes()
     (tmp_path / "both.grib").write_bytes(both)
     with pytest.raises(InputError, match=r"has 10u on 2 levels, 1 x the axes of .*shortName=10u,uvRelativeToGrid=0"):
