@@ -101,8 +101,9 @@ def slice_title(kind: str, label: str) -> str:
     >>> slice_title("lead", "48"), slice_title("hour", "06"), slice_title("region", "tropics")
     ('+48 h', '06 UTC', 'tropics')
     """
-    if kind == "region" and label == "europe":
-        return "Europe"
+    if kind == "region":
+        words = {"europe": "Europe", "new_stations": "new stations", "training_stations": "stations of the training"}
+        return words.get(label, label)
     return {"lead": f"+{label} h", "hour": f"{label} UTC"}.get(kind, label)
 
 
