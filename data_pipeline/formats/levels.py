@@ -125,7 +125,7 @@ def with_axes(variable: Variable, level: str, along_grid: bool | None) -> str:
 
 
 def _along_grid(attributes: Mapping[Any, Any]) -> bool | None:
-    """Return whether a variable of NetCDF, Zarr or xarray is along the axes of its grid; None if it does not say so."""
+    """Return whether a vector component is along the axes of its grid; None if its attributes do not state it."""
     if (flag := attributes.get("GRIB_uvRelativeToGrid")) is not None:
         return bool(flag)
     return False if str(attributes.get("standard_name", "")).startswith(("eastward", "northward")) else None

@@ -20,9 +20,9 @@ FIELDS_AT_ONCE = 16
 
 @dataclass(frozen=True, eq=False)
 class RegriddedReader:
-    """Reads fields of another grid by the weights of `method`; `parities` are those of all fields.
+    """Reads fields of another grid by the weights of `method`; `parities` has the parity of each field.
 
-    Without a method, the grid is one of stations, which have cells.
+    Without a method, the grid is one of stations, whose cells have the weights.
     """
 
     source: FieldReader

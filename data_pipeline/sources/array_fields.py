@@ -188,7 +188,8 @@ class StandardDataset:
             share = (there * shares).sum("cell_")
             share = share.where(share <= 1 - 1e-9, 1.0)
             mean = (cells.fillna(0).astype(np.float64) * shares).sum("cell_") / share.where(share > 0, 1.0)
-            mean = mean.where(share >= MINIMUM_SHARE - 1e-9).astype(array.dtype)
+            mean = mean.where(share >= MINIMUM_SHARE - 1e-9)
+            mean = mean.astype(array.dtype) if array.dtype.kind == "f" else mean  # a mean of whole numbers is none
             return mean.rename(station_="point").assign_attrs(array.attrs)
 
         dataset = self.dataset.drop_vars(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import expand_paths
+from data_pipeline.common.files import Url, expand_addresses
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, grid_of_files, static_dataset, stations_in
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
@@ -30,8 +30,8 @@ class WantedStations:
 
     @property
     def files(self) -> list[Path]:
-        """All files that are read."""
-        return expand_paths([self.path, *self.static_fields])
+        """All files and folders of this machine that are read."""
+        return [one for one in expand_addresses([self.path, *self.static_fields]) if not isinstance(one, Url)]
 
     def open(
         self, engines: Sequence[Engine], forecasts: Sequence[Path], names: Mapping[str, str] | None

@@ -21,6 +21,7 @@ from data_pipeline.grids.grid_coordinates import grid_coordinates
 from data_pipeline.grids.points import Points, grid_of_json, station_fields
 from data_pipeline.grids.station_cells import STATION_METHODS
 from data_pipeline.regridding.stations import positions_of, station_weights, stations_on
+from data_pipeline.sources.array_fields import StandardDataset
 
 STATIONS = Points((51.2, -33.0, 4.9, 89.0), (0.4, 350.1, 200.7, 12.0), (10.0, 900.0, 0.0, 5.0), ("a", "b", "c", "d"))
 
@@ -131,6 +132,18 @@ def test_stations_of_other_cells_are_other_stations():
     with pytest.raises(InputError, match="the forecasts of 4 stations, a the first, come from other cells of the grid"):
         one.positions_in(other)
     assert one.at(np.array([2, 0])).cells == replace(one, ids=()).at(np.array([2, 0])).cells
+
+
+def test_a_mean_of_whole_numbers_is_no_whole_number():
+    """A dataset may have other variables than the targets, which `Corrector.correct` brings to the stations, too."""
+    dataset = WEATHER["ensemble"].assign(kind=WEATHER["ensemble"]["2t"].isel(init_time=0) * 0 + np.arange(32))
+    dataset["kind"] = dataset["kind"].astype("i4")
+    points, _ = stations_on(STATIONS, GRID, "bilinear", lambda _: {})
+    found = StandardDataset.forecasts(dataset, "the dataset").at_stations(points).dataset
+    columns = np.array(STATIONS.longitudes) / 11.25
+    columns[1] = 31 * (32 - columns[1])  # between column 31 and column 0
+    np.testing.assert_allclose(found["kind"].values[0, 0], columns)
+    assert found["2t"].dtype == np.float32
 
 
 def write_observations(path, lead):

@@ -128,11 +128,12 @@ def test_correct_writes_stations_from_grib_as_python_does(scored, command):
     np.testing.assert_array_equal(raw, forecasts["2t"].sel(lead_time=24).squeeze().values[..., rows, columns])
 
     (folder / "new.csv").write_text("station,latitude,longitude,altitude\nhere,40.1,20,300\nthere,-20.5,130,10\n")
-    ended = command(folder, *words, "output=new.nc", "stations=new.csv", "static_fields=data/twin/static")
+    xr.open_dataset(folder / "data/twin/static", engine="cfgrib").to_zarr(folder / "surface.zarr", zarr_format=2)
+    ended = command(folder, *words, "output=new.nc", "stations=new.csv", "static_fields=surface.zarr")
     assert ended.code == 0, ended.stderr
     assert "0 of 2 stations are stations of the training; 2 are new (here, there)" in ended.stdout
     inputs = json.loads((folder / "new.nc.json").read_text())["inputs"]
-    assert [each["path"] for each in inputs] == [FORECAST, "new.csv", "data/twin/static"]
+    assert [each["path"] for each in inputs] == [FORECAST, "new.csv", "surface.zarr"]
     written = xr.load_dataset(folder / "new.nc", decode_timedelta=False)
     assert written.station_id.values.tolist() == ["here", "there"]
     with pytest.warns(UserWarning, match="the forecasts of 2 stations, .* are those of the nearest land cells"):

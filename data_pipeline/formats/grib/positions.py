@@ -7,7 +7,7 @@ grids.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import eccodes
 import numpy as np
@@ -90,7 +90,7 @@ def rising(rows: np.ndarray, scanning: int) -> np.ndarray:
 
 def _projected(handle: int, kind: str) -> Pair:
     """Return latitudes and longitudes of the cells of a conformal projection, in the order of `rising`."""
-    number = lambda key: eccodes.codes_get_double(handle, key)  # noqa: E731
+    number = partial(eccodes.codes_get_double, handle)
     scanning = eccodes.codes_get_long(handle, "scanningMode")
     major, minor = ("earthMajorAxisInMetres", "earthMinorAxisInMetres")
     radius, polar = (number(key if eccodes.codes_is_defined(handle, key) else "radius") for key in (major, minor))

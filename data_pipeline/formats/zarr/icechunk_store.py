@@ -131,7 +131,7 @@ def _repository(path: FileAddress, process: int) -> icechunk.Repository:
 
 
 def _storage(path: FileAddress) -> icechunk.Storage:
-    """Return where a repository is; settings of access are those of fsspec for the protocol."""
+    """Return the place of a repository, with the settings of access that fsspec has for its protocol."""
     place = split_address(path)[0]
     if is_local(place):
         folder = place.removeprefix("file://")
@@ -158,7 +158,7 @@ def _storage(path: FileAddress) -> icechunk.Storage:
 
 
 def _credentials(prefix: str) -> Any:
-    """Return the rights to read files of virtual chunks: those of the environment, or none if fsspec uses none."""
+    """Return the credentials for files of virtual chunks: of the environment, or none if fsspec reads anonymously."""
     protocol = prefix.partition("://")[0]
     anonymous = bool(conf.get(protocol, {}).get("anon"))
     if protocol == "s3":
