@@ -1,5 +1,8 @@
 # What a newcomer types: `make demo`, `make test`, `make check`. Each sets up what it needs in .venv.
-.PHONY: help demo results heat test test-all test-long wheel docs gallery release check benchmarks setup lock clean
+.PHONY: help demo results heat test test-all test-long test-gpu wheel docs gallery release check benchmarks setup lock clean
+
+GPU_TESTS = $(shell cd tests && grep -lrE "tested_device|training_parts|correction_runs|standin_triton" --include="test_*.py" . | sed "s,^\.,tests,")
+# Tests that compute on DEEPWEATHER_DEVICE.
 
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
@@ -8,6 +11,7 @@ help:
 	@echo "make benchmarks  measure every claim of docs/benchmarks.md (over 11 minutes)"
 	@echo "make test     run the tests that a change can break; all tests the first time, and once a day"
 	@echo "make test-all   run all of them      make test-long  those that take longest      make check    format, lint, types"
+	@echo "make test-gpu   run the tests of trainings, kernels, corrections and scoring on a GPU"
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
 	@echo "make docs     build the docs site into site/; a broken link, a page without a place or an option without a meaning is an error"
 	@echo "make release  VERSION=0.2.0: version, changelog, commit, tag, wheel and notes; with DRY_RUN=1 in a copy"
@@ -31,6 +35,9 @@ test-all: setup
 
 test-long: setup
 	@scripts/test --long
+
+test-gpu: setup
+	@DEEPWEATHER_DEVICE=cuda scripts/test -n 8 --dist loadfile $(GPU_TESTS)
 
 wheel: setup
 	@scripts/wheel

@@ -22,6 +22,7 @@ FORMULAS = "data_pipeline/formulas"
 PREFETCH, STATISTICS, STORE = "data_pipeline/prefetch", "data_pipeline/statistics", "data_pipeline/store"
 SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
+GPU_KERNELS = "models/layers/kernels"
 STATISTICAL, NETWORKS, PROVENANCE = "models/statistical", "models/networks", "models/provenance"
 PUBLISHED, AVERAGES = "models/published", "models/averages"
 ENGINES, MEMBERS = "models/engines", "models/members"
@@ -59,7 +60,8 @@ MAY_IMPORT = {
     TWIN: {*SHARED, FORMATS, WRITING},
     DISTRIBUTION: {COMMON},
     PARALLEL: SHARED,
-    LAYERS: {*SHARED, PARALLEL},
+    GPU_KERNELS: {COMMON},
+    LAYERS: {*SHARED, PARALLEL, GPU_KERNELS},
     JOBS: {COMMON},
     STATISTICAL: {*SHARED, DISTRIBUTION, PARALLEL},
     NETWORKS: {*SHARED, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, MODELS},
@@ -93,7 +95,10 @@ MAY_IMPORT = {
         *(LAYERS, STATISTICAL, PUBLISHED, PROVENANCE, MODELS, AVERAGES, OPTIMIZATION, RUN, STEP, MEMORY),
     },
     FORECASTERS: {*SHARED, READ, DISTRIBUTION, PARALLEL, STATISTICAL, PROVENANCE, MODELS, SCORING},
-    SCORING: {*SHARED, PREFETCH, STATISTICS, DISTRIBUTION, PARALLEL, STATISTICAL, MODELS, MEMBERS, SCORES, KERNELS},
+    SCORING: {
+        *SHARED,
+        *(PREFETCH, STATISTICS, DISTRIBUTION, PARALLEL, STATISTICAL, MODELS, MEMBERS, SCORES, KERNELS, GPU_KERNELS),
+    },
     TABLES: {*SHARED, SCORING, SCORES, SIGNIFICANCE},
     EVALUATION: {
         *SHARED,
@@ -102,7 +107,7 @@ MAY_IMPORT = {
     },
     REPORT: {*SHARED, SCORING, TABLES, SIGNIFICANCE, EVALUATION},
     EXPLANATION: {*SHARED, PROVENANCE, ENGINES, CORRECTION, EVALUATION, REPORT},
-    SCORES: {*SHARED, STATISTICS, DISTRIBUTION, PARALLEL, KERNELS},
+    SCORES: {*SHARED, STATISTICS, DISTRIBUTION, PARALLEL, KERNELS, GPU_KERNELS},
     KERNELS: {COMMON},
     SIGNIFICANCE: {COMMON, SCORING},
     MONITORING: {*SHARED, REGRIDDING, FORMATS, MEMBERS, CORRECTED_FILES, REPORT},
@@ -246,7 +251,8 @@ def test_the_program_imports_only_packages_that_the_wheel_requires():
     required = {distribution_name(line) for line in used}
     distributions = packages_distributions()
     imported = {name.partition(".")[0] for names in all_imports().values() for name in names}
-    others = imported - set(PACKAGES) - sys.stdlib_module_names
+    # Triton comes with PyTorch for GPUs; kernels import it only where it works.
+    others = imported - set(PACKAGES) - sys.stdlib_module_names - {"triton"}
     assert [name for name in others if not required & {distribution_name(found) for found in distributions[name]}] == []
 
 

@@ -1,4 +1,4 @@
-"""The device of the tests that train, evaluate and correct: `DEEPWEATHER_DEVICE=cuda make test` runs them on a GPU.
+"""The device of the tests that train, evaluate and correct: `make test-gpu` runs them on a GPU.
 
 The default is `cpu`; PyTorch then finds no GPU, in the commands of the tests neither. Tests of ranks use a GPU if there
 is one for each rank: NCCL refuses two ranks on one GPU.

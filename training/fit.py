@@ -203,18 +203,15 @@ def _in_memory(dataset: xr.Dataset) -> bool:
 
 @contextmanager
 def _unchanged_state() -> Iterator[None]:
-    """Restore the random generators, warning filters, log levels and matrix precision, which training changes."""
+    """Restore the random generators, warning filters and log levels, which training changes."""
     loggers = [logging.getLogger(f"pytorch_lightning.{name}") for name in ("utilities.rank_zero", "accelerators.cuda")]
     levels = [logger.level for logger in loggers]
     generators = random.getstate(), np.random.get_state()  # noqa: NPY002
-    precision, tf32 = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     with torch.random.fork_rng(), warnings.catch_warnings():
         try:
             yield
         finally:
             random.setstate(generators[0])
             np.random.set_state(generators[1])  # noqa: NPY002
-            torch.set_float32_matmul_precision(precision)
-            torch.backends.cudnn.allow_tf32 = tf32
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)

@@ -7,7 +7,8 @@ import logging
 import math
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,6 @@ def train_network(
         logging.getLogger(noisy).setLevel(logging.WARNING)
     for expected in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{expected}")
-    set_matmul_precision(options.matmul_precision)
     if options.local_steps > 1:
         check_local_steps(module.corrector.model)
     checkpoints = Checkpoints(run_dir / "checkpoints", options.checkpoint_minutes, mesh, summary)
@@ -86,22 +86,35 @@ def train_network(
         checkpoint_activations(trained.corrector.model)
     warn_of_slow_bfloat16(options, device)
     autocast = trainer.precision_plugin.forward_context
-    module.micro_batch = trained.micro_batch = plan_memory(trained, data, autocast, device, run_dir)
-    if options.compile:
-        compile_model(trained.corrector.model, device, mesh, options.sharded, options.cuda_graphs)
-        if options.cuda_graphs and trained.micro_batch is not None:
-            raise InputError(
-                "trainer.cuda_graphs=true needs batches that fit the memory whole, because a replay writes over the "
-                f"gradients of the one before; set trainer.batch_size to at most {trained.micro_batch * mesh.data}"
-            )
     for batches in (data.train_batches, val_batches):
         batches.pin = device.type == "cuda"
+    with matmul_precision(options.matmul_precision, device):
+        module.micro_batch = trained.micro_batch = plan_memory(trained, data, autocast, device, run_dir)
+        if options.compile:
+            compile_model(trained.corrector.model, device, mesh, options.sharded)
+        if options.cuda_graphs and is_recordable(trained, device):
+            trained.record_steps()
+        _fit(trainer, trained, data, checkpoints, resumed)
+    mesh.run_on_first(checkpoints.finish)
+    # On the CPU, the final validation could take longer than the training on a GPU.
+    module.to(device)
+    if mesh.run_on_first(checkpoints.best.exists):
+        module.load_state_dict(validated_weights(torch.load(checkpoints.best, weights_only=True, map_location="cpu")))
+    if warning := check_validation_losses(checkpoints.start, checkpoints.lowest, checkpoints.latest):
+        warn(f"warning: {warning}")
+    return device
+
+
+def _fit(
+    trainer: pl.Trainer, trained: CorrectionModule, data: TrainingData, checkpoints: Checkpoints, resumed: Path | None
+) -> None:
+    """Let Lightning train, and raise its errors as errors of the input."""
     try:
         with interruption.deferred() as checkpoints.deferral:
             trainer.fit(
                 trained,
                 data.train_batches,
-                val_batches,
+                data.val_batches,
                 ckpt_path=str(resumed) if resumed else None,
                 weights_only=True,
             )
@@ -124,14 +137,6 @@ def train_network(
             f"{resumed} holds objects other than tensors and numbers, from a callback or scheduler of "
             "trainer, and is not loaded; leave out that callback or scheduler and use another run_dir"
         ) from error
-    mesh.run_on_first(checkpoints.finish)
-    # On the CPU, the final validation could take longer than the training on a GPU.
-    module.to(device)
-    if mesh.run_on_first(checkpoints.best.exists):
-        module.load_state_dict(validated_weights(torch.load(checkpoints.best, weights_only=True, map_location="cpu")))
-    if warning := check_validation_losses(checkpoints.start, checkpoints.lowest, checkpoints.latest):
-        warn(f"warning: {warning}")
-    return device
 
 
 def check_validation_losses(initial: float, lowest: float, latest: float) -> str:
@@ -184,7 +189,7 @@ def make_trainer(
         trainer = pl.Trainer(
             max_epochs=options.epochs, accelerator=_accelerator(options, mesh), **mesh_trainer_flags(mesh, options),
             precision=options.precision, gradient_clip_val=options.gradient_clip,
-            accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
+            accumulate_grad_batches=options.accumulate_grad_batches,
             callbacks=[
                 TrainingProgress(), checkpoints, stopping, *local_steps, *averages, *further, *callbacks, *pruning,
                 LossHistory(run_dir / "metrics.csv"),
@@ -232,13 +237,22 @@ def has_fast_bfloat16() -> bool:
     return any(value is True for name, value in torch.cpu.get_capabilities().items() if "bf16" in name)
 
 
-def set_matmul_precision(precision: str) -> None:
-    """Set the precision of float32 products on GPUs: `highest` is float32, `high` TF32, `medium` bfloat16.
+@contextmanager
+def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Inside the block, a GPU multiplies float32 in `precision`: `highest` is float32, `high` TF32, `medium` bfloat16.
 
-    cuDNN's convolutions get the same setting: PyTorch's default for them is TF32, also with `highest` products.
+    cuDNN's convolutions get the same setting: PyTorch's default for them is TF32, also with `highest` products. Nothing
+    changes on CPUs.
     """
-    torch.set_float32_matmul_precision(precision)
-    torch.backends.cudnn.allow_tf32 = precision != "highest"
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision(precision)
+            torch.backends.cudnn.allow_tf32 = precision != "highest"
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def _profiler(options: TrainerOptions, run_dir: Path) -> Profiler | str | None:
@@ -255,15 +269,15 @@ def _flag_value(option: str, value: Any) -> Any:
     return build_spec(option, value, object) if isinstance(value, Mapping) and "_target_" in value else value
 
 
-def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool, graphs: bool = False) -> None:
-    """Make PyTorch compile a model at its first call; raise if there is no working compiler.
+def is_recordable(module: CorrectionModule, device: torch.device) -> bool:
+    """Return whether a step can be a CUDA graph: a batch on one GPU whose gradients no other pass adds to."""
+    options = module.options
+    alone = module.mesh.ranks == 1 and module.micro_batch is None and options.accumulate_grad_batches == 1
+    return device.type == "cuda" and alone and not options.activation_checkpointing
 
-    With `graphs`, the model's kernels are recorded as CUDA graphs, one for each shape of a batch, and replayed.
-    """
-    if graphs and device.type != "cuda":
-        raise InputError(
-            "trainer.cuda_graphs=true needs a GPU, and the training runs on the CPU; set cuda_graphs=false"
-        )
+
+def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) -> None:
+    """Make PyTorch compile a model at its first call; raise if there is no working compiler."""
     if mesh.tiles > 1 or sharded:
         raise InputError(
             "trainer.compile=true may change the order of messages between ranks; use trainer.mesh=[N,1] and "
@@ -280,5 +294,4 @@ def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: b
             f"trainer.compile=true needs a working compiler, g++ for CPUs and Triton for GPUs ({why}); "
             "install it, or set trainer.compile=false"
         ) from None
-    # PyTorch's name for CUDA graphs is `reduce-overhead`.
-    model.compile(mode="reduce-overhead" if graphs else None)
+    model.compile()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,23 +24,28 @@ _PART = 1 << 16
 """Least number of cells per thread: with fewer, starting a thread costs more than it saves."""
 
 
-class EnsembleScores(NamedTuple):
-    """Scores of every cell, (*S). A cell with NaN truth or a NaN member has NaN scores and arbitrary counts.
+Values = TypeVar("Values")
+
+
+class EnsembleScores(NamedTuple, Generic[Values]):
+    """Scores of every cell, (*S), as arrays or tensors.
+
+    A cell with NaN truth or a NaN member has NaN scores and arbitrary counts.
 
     `crps` and `crps_fair` are defined as in `Ensemble.crps`. `error` is the mean of the members minus the truth.
     `variance` has the divisor M - 1, and is NaN for M = 1. `below` and `equal` count the members that are less than the
     truth and equal to the truth.
     """
 
-    crps: np.ndarray
-    crps_fair: np.ndarray
-    error: np.ndarray
-    variance: np.ndarray
-    below: np.ndarray
-    equal: np.ndarray
+    crps: Values
+    crps_fair: Values
+    error: Values
+    variance: Values
+    below: Values
+    equal: Values
 
 
-def ensemble_scores(members: np.ndarray, truth: np.ndarray) -> EnsembleScores:
+def ensemble_scores(members: np.ndarray, truth: np.ndarray) -> EnsembleScores[np.ndarray]:
     """Return the scores of `members` (M, *S) against `truth` (*S), both in single or both in double precision.
 
     Sums are in double precision. Threads of the budget share the cells.

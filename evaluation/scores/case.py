@@ -14,6 +14,7 @@ from torch import Tensor
 from evaluation.kernels.ensemble_scores import EnsembleScores, ensemble_scores
 from evaluation.scores.threshold import Event
 from models.distribution import Distribution
+from models.layers.kernels.choice import usable
 from models.parallel.domain import Domain
 
 Found = TypeVar("Found")
@@ -59,14 +60,20 @@ class Case:
         return ~self.truth.isnan()
 
     @cached_property
-    def of_members(self) -> EnsembleScores | None:
-        """Scores of members on the CPU from one pass over them; None for other forecasts."""
+    def of_members(self) -> EnsembleScores[Tensor] | None:
+        """Scores of members from one pass over them; None for other forecasts, and where no such kernel works."""
         members = self.forecast.as_members
-        if members is None or self.forecast.mask is not None or self.truth.device.type != "cpu":
+        if members is None or self.forecast.mask is not None:
             return None
         if members.dtype != self.truth.dtype or members.shape[1:] != self.truth.shape:
             return None
-        return ensemble_scores(members.numpy(), self.truth.numpy())
+        if self.truth.device.type == "cpu":
+            return EnsembleScores(*map(torch.from_numpy, ensemble_scores(members.numpy(), self.truth.numpy())))
+        if members.dtype != torch.float32 or not usable(members):
+            return None
+        from evaluation.kernels.gpu_scores import MOST_MEMBERS, member_scores
+
+        return member_scores(members, self.truth) if len(members) <= MOST_MEMBERS else None
 
     @property
     def _member_count(self) -> int:
@@ -82,35 +89,35 @@ class Case:
     def error(self) -> Tensor:
         """Mean of the forecast minus the truth."""
         if self.of_members:
-            return torch.from_numpy(self.of_members.error)
+            return self.of_members.error
         return self.mean - self.truth
 
     @cached_property
     def crps(self) -> Tensor:
         """CRPS of the forecast; for members, the CRPS of their empirical distribution."""
         if self.of_members:
-            return torch.from_numpy(self.of_members.crps)
+            return self.of_members.crps
         return self.forecast.crps(self.truth)
 
     @cached_property
     def crps_fair(self) -> Tensor:
         """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form."""
         if self.of_members:
-            return torch.from_numpy(self.of_members.crps_fair)
+            return self.of_members.crps_fair
         return self.forecast.crps(self.truth, fair=True) if self.forecast.has_members else self.crps
 
     @cached_property
     def expected_squared_error(self) -> Tensor:
         """See the function `expected_squared_error`."""
         if self.of_members and self._member_count > 1:
-            return torch.from_numpy(self.of_members.variance) * _expected_factor(self._member_count, self.drawn)
+            return self.of_members.variance * _expected_factor(self._member_count, self.drawn)
         return torch.where(self.valid, expected_squared_error(self.forecast, self.drawn), self.truth)
 
     @cached_property
     def bin(self) -> Tensor:
         """Bin of the truth in the rank or PIT histogram; see `calibration_bin`."""
         if self.of_members:
-            below, equal = torch.from_numpy(self.of_members.below), torch.from_numpy(self.of_members.equal)
+            below, equal = self.of_members.below, self.of_members.equal
             return _bin_of_rank(below, equal, self.uniform, self._member_count, self.bins)
         return calibration_bin(self.forecast, self.truth, self.uniform, self.bins)
 

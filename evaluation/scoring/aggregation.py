@@ -21,6 +21,7 @@ from data_pipeline.common.errors import InputError
 from evaluation.kernels.region_sums import RegionSums, add_known, count_missing
 from evaluation.scores.case import Case, is_ensemble
 from evaluation.scores.score import Binned, CellStatistic, Settings
+from models.layers.kernels.choice import on_gpu
 from models.parallel.domain import Domain
 
 IN_BLOCKS, BLOCKS = ("crps", "crps_fair"), " in blocks"
@@ -293,7 +294,13 @@ def _floats(values: Tensor) -> np.ndarray:
 
 def _by_bin_and_region(found: Binned, valid: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted sums (B, T, R, K) of a statistic over (B, T, H, W)."""
-    B, T = valid.shape[:2]
+    (B, T), R = valid.shape[:2], len(weights)
+    if on_gpu(weights):
+        from evaluation.kernels.gpu_scores import bin_sums
+
+        values = torch.stack([value.double().masked_fill(~valid, 0).view(B * T, -1) for value in found.values])
+        index = found.index.expand(valid.shape).reshape(B * T, -1)
+        return bin_sums(index, values, weights.view(R, -1), found.bins).reshape(B, T, R, -1)
     forecast = torch.arange(B * T, device=valid.device).view(B, T, 1, 1)
     place = (forecast * found.bins + found.index.clamp(0, found.bins - 1)).flatten()
     sums = []
@@ -302,7 +309,6 @@ def _by_bin_and_region(found: Binned, valid: Tensor, weights: Tensor) -> Tensor:
         for region in weights:
             empty = torch.zeros(B * T * found.bins, dtype=torch.float64, device=valid.device)
             sums.append(empty.index_add_(0, place, (counted * region).flatten()).view(B, T, found.bins))
-    R = len(weights)
     return torch.cat([torch.stack(sums[k * R : (k + 1) * R], 2) for k in range(len(found.values))], -1)
 
 

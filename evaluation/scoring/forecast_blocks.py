@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 from torch.utils.data import Dataset, Subset
@@ -14,6 +15,7 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
 
+Ahead = TypeVar("Ahead")
 WORKING_FIELDS = 60
 """Fields in double precision that scoring a target of a forecast keeps at the same time, besides its members."""
 READERS = 2
@@ -64,6 +66,15 @@ def read_blocks(
         mine = rows[labels[rows] == label]
         for number, batch in enumerate(batches(_read_ahead(dataset, mine, size), size)):
             yield mine[number * size :][:size], batch
+
+
+def one_ahead(items: Iterator[Ahead]) -> Iterator[Ahead]:
+    """Yield the items; a thread makes the next one meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        latest = pool.submit(next, items, None)
+        while (item := latest.result()) is not None:
+            latest = pool.submit(next, items, None)
+            yield item
 
 
 def _read_ahead(dataset: Any, rows: np.ndarray, size: int) -> Dataset[Sample]:

@@ -29,7 +29,7 @@ from evaluation.scores.case import Case, is_ensemble, tie_breaker
 from evaluation.scores.score import Diagram, Score, Settings
 from evaluation.scores.threshold import make_events
 from evaluation.scoring.aggregation import Tally
-from evaluation.scoring.forecast_blocks import block_size, read_blocks, whole_starts
+from evaluation.scoring.forecast_blocks import block_size, one_ahead, read_blocks, whole_starts
 from evaluation.scoring.partial_scores import PartialScores
 from evaluation.scoring.scoreboard import ORACLE, Scoreboard
 from evaluation.scoring.tallies import Tallies
@@ -215,8 +215,9 @@ class Scorer:
         size = block_size(self.forecasts, options.batch_size, options.memory_bytes, together) if len(rows) else 1
         rows = rows[np.lexsort((self.lead_times[rows], self.init_times[rows]))]
         groups = self.whole + 2 * (0 if options.groups is None else options.groups)
-        for block, batch in read_blocks(self.forecasts, rows, size, groups):
-            self._add(tallies, block, batch)
+        prepared = map(self._prepared, read_blocks(self.forecasts, rows, size, groups))
+        for block, batch, uniform in one_ahead(prepared) if self._on_gpu else prepared:
+            self._add(tallies, block, batch, uniform)
             tallies.done[block] = True
             yield tallies
 
@@ -233,15 +234,26 @@ class Scorer:
         task = self.oracle.task
         blocks = read_blocks(self.oracle, rows, size)
         for block, batch in watched(blocks, "scoring the oracle: batch", -(-len(rows) // size)):
-            uniform = self._uniform(batch)
+            uniform = self._uniform(batch).to(self.options.device)
             batch = copy_batch(batch, self.options.device)
             truth = verifiable(batch, task.target_channels)
             case = Case(Raw(task, self.domain)(batch), truth, uniform, tallies.oracle.settings.bins)
             tallies.oracle.add(found[block], self._places(found[block]), case)
 
-    def _add(self, tallies: Tallies, rows: np.ndarray, batch: Sample) -> None:
+    @property
+    def _on_gpu(self) -> bool:
+        return torch.device(self.options.device).type == "cuda"
+
+    def _prepared(self, read: tuple[np.ndarray, Sample]) -> tuple[np.ndarray, Sample, Tensor]:
+        """Return the rows, the batch and its random numbers, in memory from which a GPU copies them."""
+        (rows, batch), uniform = read, self._uniform(read[1])
+        if self._on_gpu:
+            batch, uniform = Sample(*(tensor.pin_memory() for tensor in batch)), uniform.pin_memory()
+        return rows, batch, uniform
+
+    def _add(self, tallies: Tallies, rows: np.ndarray, batch: Sample, uniform: Tensor) -> None:
         options, task = self.options, self.forecasts.task
-        uniform, places = self._uniform(batch), self._places(rows)
+        uniform, places = uniform.to(options.device, non_blocking=True), self._places(rows)
         batch = copy_batch(batch, options.device)
         truth = verifiable(batch, task.target_channels)
         normal = self.models.get("climatology")
@@ -299,7 +311,7 @@ class Scorer:
         # Drawn for the whole grid, so that the draw of a cell does not depend on the tiles.
         shape = batch.target.shape[1], *self.domain.shape
         draws = tie_breaker(self.options.seed, batch.init_time, batch.lead_time, shape)
-        return self.domain.cut(draws).to(self.options.device)
+        return self.domain.cut(draws)
 
 
 def _on_cluster(scorer: Scorer, tallies: Tallies, rows: np.ndarray, workers: Executor) -> Iterator[Tallies]:

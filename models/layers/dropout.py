@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from data_pipeline.common.checks import check_between
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
+from models.layers.kernels.choice import usable
 from models.parallel.domain import Domain
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -104,13 +105,21 @@ class Dropout(nn.Module):
         if not self.training or not self._dropped:
             return None
         keys = _keys(x)
+        if usable(x):
+            from models.layers.kernels.channel_mask import channel_factors
+
+            return channel_factors(keys, len(x), C, self.first_channel, self._least, self._stretch, x)[..., None, None]
         channel = torch.arange(self.first_channel, self.first_channel + C, device=x.device)
         kept = self._kept(mix_bits(keys[:, None] + mix_bits(channel)) >> 32)
         return (kept.to(x) * self._stretch).repeat_interleave(len(x) // len(keys), 0)[..., None, None]
 
     def _kept(self, values: Tensor) -> Tensor:
         """Return whether each value, whose high 16 of 32 bits are random, is kept."""
-        return values >= (self._dropped - _MASK_LEVELS // 2) << 16
+        return values >= self._least
+
+    @property
+    def _least(self) -> int:
+        return (self._dropped - _MASK_LEVELS // 2) << 16
 
     @property
     def _stretch(self) -> float:

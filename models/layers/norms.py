@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from data_pipeline.grid import Grid
+from models.layers.kernels.choice import usable
 from models.parallel.domain import Domain
 from models.parallel.exchange import sum_over
 
@@ -29,6 +30,10 @@ class ChannelNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to the same shape."""
+        if usable(x):
+            from models.layers.kernels.channel_norm import channel_norm
+
+            return channel_norm(x, self.weight, self.bias, self.gelu)
         cells = x.movedim(1, -1)
         if self.gelu and x.device.type == "cpu" and x.dtype == self.weight.dtype and not torch.compiler.is_compiling():
             y: Tensor = _NormGELU.apply(cells.contiguous(), self.weight, self.bias)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data_pipeline.grid import Grid
+from models.layers.kernels.choice import usable
 from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange
 from models.parallel.halo import Interval, Intervals, row_sources
@@ -114,6 +115,8 @@ class GlobeWindow:
         self.moves = rows != (0, H) or columns != (0, W)
         """Whether the window differs from the field."""
         found, turned = row_sources(grid, np.arange(*rows))
+        self._rows, self._start, self._grid = (found, turned), columns[0], grid
+        self._tables: dict[torch.device, Any] = {}
         along = np.arange(*columns)
         self.patches: list[Patch] = []
         for beyond in (False, True):
@@ -132,6 +135,8 @@ class GlobeWindow:
 
     def gather(self, x: Tensor, parity: Tensor | None = None) -> Tensor:
         """Return the window without a gradient."""
+        if x.ndim == 4 and usable(x):
+            return self._on(x.device).gather(x, parity)
         window = empty_field(x, *self.shape)
         for patch in self.patches:
             cells = x[..., *patch.field]
@@ -145,6 +150,8 @@ class GlobeWindow:
 
     def scatter(self, gradient: Tensor, parity: Tensor | None, rows: int, columns: int) -> Tensor:
         """Return the gradient of a field of `rows` and `columns` from the gradient of its window."""
+        if gradient.ndim == 4 and usable(gradient):
+            return self._on(gradient.device).scatter(gradient, parity)
         field = empty_field(gradient, rows, columns)
         # If the first patch covers the field, its copy takes the place of zeros.
         covers = _covers(self.patches[:1], rows, columns)
@@ -164,6 +171,17 @@ class GlobeWindow:
                 cells = cells * _signs(parity, cells)
             repeated = [axis for axis in (-2, -1) if target.shape[axis] < cells.shape[axis]]
             target.add_(cells.sum(repeated, keepdim=True) if repeated else cells)
+
+    def _on(self, device: torch.device) -> Any:
+        """Return the tables of the kernel on `device`, which are copied there once."""
+        from models.layers.kernels.globe_window import WindowTables
+
+        if device not in self._tables:
+            grid = self._grid
+            self._tables[device] = WindowTables.of(
+                *self._rows, self._start, grid.periodic, grid.shape, self.shape, device
+            )
+        return self._tables[device]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GlobeWindow:
         """Return the same object, which never changes."""

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from data_pipeline.grid import Grid
 from models.layers.convolution import input_intervals
+from models.layers.kernels.choice import usable
 from models.layers.padding import HaloPad
 from models.parallel.domain import Cuts, Domain
 from models.parallel.halo import Intervals
@@ -31,7 +32,7 @@ class Downsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
-        return _every_second(self.window(x), SMOOTHING_SHARES, (0, 0))
+        return _halve(self.window(x), SMOOTHING_SHARES, (0, 0))
 
 
 def _twice(cuts: Cuts) -> Intervals:
@@ -93,6 +94,10 @@ def _interpolate(x: Tensor, shares: tuple[float, ...], first: tuple[int, int], s
     """Return the fine points of a coarse window, `size` rows and columns from `first` on."""
     if torch.compiler.is_compiling():
         return _fine_points(x, shares, first, size)
+    if usable(x):
+        # Number of fine points to add before the first one, where the first coarse point has shares, too.
+        before = tuple(part + 1 if shares == LINEAR_SHARES else 3 - part for part in first)
+        return _Resampled.apply(x, True, shares, before, size)
     return _Interpolated.apply(x, shares, first, size)
 
 
@@ -133,6 +138,32 @@ class _Interpolated(torch.autograd.Function):
         padding = [zeros + 2 * extra for zeros, extra in zip(before, more, strict=True)]
         found = _every_second(gradient, shares, padding)
         return found[..., more[0] : more[0] + h, more[1] : more[1] + w], None, None, None
+
+
+def _halve(x: Tensor, shares: tuple[float, ...], padding: Sequence[int]) -> Tensor:
+    """Return `_every_second`, from one kernel on a GPU."""
+    if not usable(x):
+        return _every_second(x, shares, padding)
+    before = padding[0], padding[1]
+    h, w = ((length + 2 * zeros - len(shares)) // 2 + 1 for length, zeros in zip(x.shape[-2:], before, strict=True))
+    return _Resampled.apply(x, False, shares, before, (h, w))
+
+
+class _Resampled(torch.autograd.Function):
+    """Means at every second point, or their adjoint: `kernels.resampling`; each is the gradient of the other."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, finer: bool, shares: tuple[float, ...], before: tuple[int, int], size: tuple[int, int]
+    ) -> Tensor:
+        from models.layers.kernels import resampling
+
+        ctx.options = not finer, shares, before, (x.shape[-2], x.shape[-1])
+        return (resampling.spread_to_two if finer else resampling.means_of_two)(x, shares, before, size)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _Resampled.apply(gradient, *ctx.options), None, None, None, None
 
 
 def _every_second(x: Tensor, shares: tuple[float, ...], padding: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Order of a field's numbers in memory: channels last where this makes convolutions faster (decision 014)."""
+"""Order of a field's numbers in memory: channels last, which makes convolutions faster (decision 014)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def channels_go_last(x: Tensor) -> bool:
-    """Return whether `x` should have channels last: on CPUs (decision 014), elsewhere if it has this format already."""
+    """Return whether `x` should have channels last: on CPUs and CUDA's GPUs, elsewhere if it has them already."""
     if x.ndim != 4:
         return False
-    return x.device.type == "cpu" or (x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous())
+    known = x.device.type in ("cpu", "cuda")
+    return known or (x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous())

@@ -107,20 +107,9 @@ def test_a_missing_compiler_is_one_error_line(monkeypatch):
     [
         ({"mesh": Mesh(bands=2)}, r"trainer\.compile=true may change the order of messages"),
         ({"mesh": Mesh(data=2), "sharded": True}, r"trainer\.compile=true may change the order of messages"),
-        ({"graphs": True}, r"trainer\.cuda_graphs=true needs a GPU, .* set cuda_graphs=false"),
     ],
-    ids=["tiles", "parts", "graphs on a CPU"],
+    ids=["tiles", "parts"],
 )
 def test_what_cannot_be_compiled_is_refused(options, message):
     with pytest.raises(InputError, match=message):
         compile_model(torch.nn.Linear(1, 1), CPU, **{"mesh": Mesh.single(), "sharded": False} | options)
-
-
-@pytest.mark.parametrize(("graphs", "mode"), [(False, None), (True, "reduce-overhead")])
-def test_cuda_graphs_are_a_mode_of_the_compiler(graphs, mode, monkeypatch):
-    model, modes = torch.nn.Linear(1, 1), []
-    monkeypatch.setattr(torch, "compile", lambda function: lambda x: x)
-    monkeypatch.setattr(torch, "zeros", lambda *shape, device: None)
-    monkeypatch.setattr(model, "compile", lambda mode: modes.append(mode))
-    compile_model(model, torch.device("cuda"), Mesh.single(), sharded=False, graphs=graphs)
-    assert modes == [mode]

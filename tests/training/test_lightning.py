@@ -15,7 +15,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh
-from training.network_training import make_trainer, set_matmul_precision, train_network
+from training.network_training import make_trainer, matmul_precision, train_network
 from training.run import checkpoints
 from training.run.checkpoints import Checkpoints
 from training.run.lightning_options import OWNED
@@ -26,7 +26,7 @@ from training.step.training_data import open_training_data
 FREE = {
     "min_epochs", "min_steps", "max_time", "limit_train_batches", "log_every_n_steps", "enable_progress_bar",
     "enable_model_summary", "gradient_clip_algorithm", "deterministic", "inference_mode", "detect_anomaly", "plugins",
-    "enable_autolog_hparams", "model_registry",
+    "enable_autolog_hparams", "model_registry", "benchmark",
 }  # fmt: skip
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}
 VERSION = "2.6."
@@ -131,14 +131,16 @@ def test_accumulated_batches_make_one_step(toy, tmp_path):
 
 
 @pytest.mark.parametrize(("precision", "convolutions"), [("highest", False), ("high", True), ("medium", True)])
-def test_matrices_and_convolutions_have_one_precision(precision, convolutions, monkeypatch):
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    try:
-        set_matmul_precision(precision)
-        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == (precision, convolutions)
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+def test_matrices_and_convolutions_have_one_precision(precision, convolutions):
+    def settings():
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    before = settings()
+    with matmul_precision(precision, torch.device("cuda")):
+        assert settings() == (precision, convolutions)
+    with matmul_precision(precision, torch.device("cpu")):
+        assert settings() == before
+    assert settings() == before
 
 
 # A stock Trainer.

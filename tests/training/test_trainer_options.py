@@ -49,7 +49,6 @@ def test_a_wrong_option_is_named_with_its_value(option, value):
         ({"lightning": {"detect_anomalies": True}}, r"has no flag 'detect_anomalies'; did you mean detect_anomaly\?"),
         ({"lightning": {"devices": 2}}, r"must not set devices: set trainer\.mesh"),
         ({"lightning": {"max_epochs": 2}}, r"must not set max_epochs: set trainer\.epochs"),
-        ({"lightning": {"deterministic": True}}, r"exclude each other; set trainer\.cudnn_benchmark=false"),
         (
             {"optimizer": {"_target_": "torch.optim.AdamW", "fused": True}, "precision": "bf16-mixed"},
             r"trainer\.optimizer: with precision=bf16-mixed, .*; set fused: false",
@@ -59,8 +58,6 @@ def test_a_wrong_option_is_named_with_its_value(option, value):
         ({"local_steps": 4, "mesh": [2, 1], "sharded": True}, "trainer.local_steps and trainer.sharded exclude"),
         ({"local_steps": 4, "mesh": [2, 1], "compression": "fp16"}, "trainer.local_steps and trainer.compression excl"),
         ({"local_steps": 4, "mesh": [2, 1], "synchronous_fraction": 2}, "trainer.synchronous_fraction"),
-        ({"cuda_graphs": True}, r"set trainer\.compile=true too"),
-        ({"cuda_graphs": True, "compile": True, "accumulate_grad_batches": 2}, "accumulate_grad_batches exclude each"),
         ({"compile": True, "activation_checkpointing": True}, "compile and trainer.activation_checkpointing exclude"),
         ({"sharded": True, "compression": "bf16"}, r"trainer\.compression and trainer\.sharded exclude each other"),
         ({"shard_ranks": 2}, r"trainer\.shard_ranks needs trainer\.sharded=true"),

@@ -16,8 +16,8 @@ from torch.utils.data import default_collate
 from data_pipeline.sample import Sample
 from models.layers.dropout import draw_step_key, masks_for
 from models.layers.loss_term import loss_terms
-from training.memory.step_cost import unchanged_buffers, unchanged_random_state
 from training.step.correction_module import CorrectionModule
+from training.step.unchanged import unchanged_buffers, unchanged_random_state
 
 SUM_ROUNDING = 1e-4
 """Relative difference that rounding may cause between two sums over the output of a layer."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ from data_pipeline.sample import Sample
 from models.layers.dropout import masks_for
 from models.layers.loss_term import loss_terms
 from training.step.correction_module import CorrectionModule, clamp_to_tiny
+from training.step.unchanged import unchanged_buffers, unchanged_random_state
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 """Returns a context in which layers compute in the precision of the training."""
@@ -135,21 +136,3 @@ def forward_and_backward(module: CorrectionModule, batch: Sample, autocast: Auto
             total = value / clamp_to_tiny(weight) + loss_terms(model) / len(batch.target)
         if total.requires_grad:
             total.backward()
-
-
-@contextmanager
-def unchanged_random_state() -> Iterator[None]:
-    """Restore PyTorch's random generators at the end of the block."""
-    with torch.random.fork_rng():
-        yield
-
-
-@contextmanager
-def unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore the buffers of `module`, such as running means of batch normalisation, at the end of the block."""
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    try:
-        yield
-    finally:
-        for name, buffer in module.named_buffers():
-            buffer.copy_(before[name])

@@ -30,7 +30,6 @@ OWNED = {
     "max_epochs": "set trainer.epochs",
     "accumulate_grad_batches": "set trainer.accumulate_grad_batches",
     "gradient_clip_val": "set trainer.gradient_clip",
-    "benchmark": "set trainer.cudnn_benchmark",
     "default_root_dir": "set run_dir",
     "max_steps": "the scheduler needs whole epochs; set trainer.epochs",
     "fast_dev_run": "it saves no checkpoints, which the corrector needs; set trainer.epochs=1",
@@ -78,11 +77,6 @@ def _check_flags(options: TrainerOptions) -> None:
         for index, inner in enumerate(value if isinstance(value, list | tuple) else [value]):
             if isinstance(inner, Mapping) and "_target_" in inner:
                 check_spec(f"trainer.lightning.{flag}[{index}]", inner, object)
-    if flags.get("deterministic") and options.cudnn_benchmark:
-        raise InputError(
-            "trainer.lightning.deterministic and trainer.cudnn_benchmark exclude each other; "
-            "set trainer.cudnn_benchmark=false"
-        )
 
 
 def _listed(option: str, specs: Any) -> Sequence[Any]:

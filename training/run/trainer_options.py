@@ -52,8 +52,7 @@ class TrainerOptions:
     seed: int = 0
     accelerator: str = "auto"
     precision: Precision = "32-true"
-    matmul_precision: Matmul = "highest"
-    cudnn_benchmark: bool = True
+    matmul_precision: Matmul = "high"
     compile: bool = False
     cuda_graphs: bool = False
     activation_checkpointing: bool = False
@@ -90,7 +89,7 @@ class TrainerOptions:
         check_choice("trainer.precision", self.precision, get_args(Precision))
         check_choice("trainer.matmul_precision", self.matmul_precision, get_args(Matmul))
         check_choice("trainer.compression", self.compression, get_args(Compression))
-        for name in ("cudnn_benchmark", "compile", "cuda_graphs", "activation_checkpointing", "sharded"):
+        for name in ("compile", "cuda_graphs", "activation_checkpointing", "sharded"):
             check_boolean(f"trainer.{name}", getattr(self, name))
         if self.compile and self.activation_checkpointing:
             raise InputError(
@@ -101,16 +100,6 @@ class TrainerOptions:
             check_integer("trainer.shard_ranks", self.shard_ranks, 2)
             if not self.sharded:
                 raise InputError("trainer.shard_ranks needs trainer.sharded=true; set it, or leave out shard_ranks")
-        if self.cuda_graphs and not self.compile:
-            raise InputError(
-                "trainer.cuda_graphs records the kernels of a compiled model; set trainer.compile=true too, or "
-                "cuda_graphs=false"
-            )
-        if self.cuda_graphs and self.accumulate_grad_batches > 1:
-            raise InputError(
-                "trainer.cuda_graphs and trainer.accumulate_grad_batches exclude each other, because a replay writes "
-                "over the gradients of the one before; set one of them to its default"
-            )
         if self.sharded and self.compression != "none":
             raise InputError(
                 "trainer.compression and trainer.sharded exclude each other, because sharded gradients are not "
