@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from conf.command_line import SHORT, NeedsHydraError, has_groups, read_options
+from conf.run_end import run_to_end
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.extras import package
@@ -27,6 +28,7 @@ from data_pipeline.common.progress import show_progress
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+Reasons = Sequence[str] | None
 READER_ENDED = 141
 """Exit code of a command that writes to a program that has ended: that of the shell for the signal SIGPIPE."""
 
@@ -43,6 +45,11 @@ def plain(node: Any) -> Any:
     from conf.hydra_command import plain_node
 
     return plain_node(node)
+
+
+def plain_ends(cfg: DictConfig) -> dict[str, Any]:
+    """Return the options of `run_to_end`, where the verb has them."""
+    return {name: cfg[name] for name in ("attention", "status") if name in cfg}
 
 
 def store_command(folder: str, moments: bool, settings: Mapping[str, int | str | Sequence[object]]) -> str:
@@ -64,36 +71,44 @@ def is_chosen(group: str) -> bool:
     return any(re.match(rf"[+~]*{group}[=.@]", word) for word in own_words())
 
 
-def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
-    """Return a decorator that turns `function(cfg)` into the command with the options of `conf/NAME.yaml`."""
+def verb(name: str) -> Callable[[Callable[[DictConfig], Reasons]], Callable[[], None]]:
+    """Return a decorator that turns `function(cfg)` into the command with the options of `conf/NAME.yaml`.
 
-    def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
+    The function returns reasons why its output needs attention, or None (`run_end`).
+    """
+
+    def decorate(function: Callable[[DictConfig], Reasons]) -> Callable[[], None]:
         def command() -> None:
             sys.argv[1:] = _full_words(sys.argv[1:])
             with show_progress(name, sys.argv[1:]), reporting():
-                _run_by_hydra(name, f"deepweather {name}", function)
+                _run_by_hydra(
+                    name, f"deepweather {name}", lambda cfg: run_to_end(name, plain_ends(cfg), lambda: function(cfg))
+                )
 
         return command
 
     return decorate
 
 
-def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callable[[], None]]:
-    """Return a decorator that turns `function(options)` into the command with the options of `conf/NAME.yaml`.
+def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], Reasons]], Callable[[], None]]:
+    """Return a decorator as `verb` does, for `function(options)`.
 
     The options are plain dicts and lists. Hydra reads the command line only if it uses more of Hydra's grammar.
     """
 
-    def decorate(function: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+    def decorate(function: Callable[[dict[str, Any]], Reasons]) -> Callable[[], None]:
+        def run(options: dict[str, Any]) -> None:
+            run_to_end(name, options, lambda: function(options))
+
         def command() -> None:
             sys.argv[1:] = _full_words(sys.argv[1:])
             with show_progress(name, sys.argv[1:]), reporting():
                 try:
                     options = read_options(name, sys.argv[1:])
                 except NeedsHydraError as needed:
-                    _run_by_hydra(name, f"the argument {needed}", lambda cfg: function(plain(cfg)))
+                    _run_by_hydra(name, f"the argument {needed}", lambda cfg: run(plain(cfg)))
                 else:
-                    function(options)
+                    run(options)
 
         return command
 

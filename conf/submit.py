@@ -75,10 +75,12 @@ def job_options(options: Mapping[str, Any], given: Sequence[str], verb: str) -> 
 def job_file(verb: str, words: Sequence[str], options: JobOptions) -> JobFile:
     """Return the job file of a verb with its words, after a check of the words."""
     mesh = MESHES.get(verb)
-    outputs = ("output", "input", "format", "variable_names")
+    outputs = ("output", "input", "format", "variable_names", "status")
     found = options_of_verb(verb, words, [*outputs, "run_dir", "cluster._target_", *([mesh] if mesh else [])])
     ranks = math.prod(mesh_shape(found[mesh], mesh)) if mesh else 1
     tasks = correction_tasks(found, options.array_tasks) if verb == "correct" else []
+    if len(tasks) > 1 and found["status"] is not None:
+        raise InputError("all tasks of the array would write status; leave it out, or name a file as output")
     if tasks:
         words = [word for word in words if not word.startswith("input=")]
     if found["cluster._target_"] == DASK_ON_SLURM:

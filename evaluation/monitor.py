@@ -7,7 +7,6 @@ alone, so that after an interruption the next run writes them again.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +15,7 @@ from omegaconf import DictConfig
 
 from conf import plain, verb
 from data_pipeline.common.checks import check_between, check_choice, check_integer
-from data_pipeline.common.errors import ATTENTION, InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.files import Url, atomic_write, expand_addresses, lock_folder
 from data_pipeline.formats.variables import checked_names
@@ -38,8 +37,8 @@ NAMED = 5
 
 
 @verb("monitor")
-def main(cfg: DictConfig) -> None:
-    """Verify, write the state, the conformal layer and the page; exit with 4 if a chart gives an alarm."""
+def main(cfg: DictConfig) -> list[str]:
+    """Verify, write the state, the conformal layer and the page; return the alarms of the charts."""
     options = plain(cfg)
     reference = check_reference(options["reference"])
     check_integer("false_alarm_days", options["false_alarm_days"], 1, 100_000)
@@ -76,11 +75,10 @@ def main(cfg: DictConfig) -> None:
             file.write("\n")
         with atomic_write(folder / "monitor.html") as file:
             file.write(monitor_page(state, drift, layer, report, options["false_alarm_days"]).encode())
-    print("\n".join([*summary_lines(state, report), *alarm_lines(drift, reference)]))
+    alarms = alarm_lines(drift, reference)
+    print("\n".join([*summary_lines(state, report), *alarms]))
     print(f"wrote {folder}/state.json, {folder}/conformal.json and {folder}/monitor.html")
-    if drift.alarms:
-        sys.stdout.flush()
-        sys.exit(ATTENTION)
+    return alarms if drift.alarms else []
 
 
 def paths_of(option: str, value: object) -> list[str]:

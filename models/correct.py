@@ -5,7 +5,6 @@ On a mesh, the first rank writes the files. All ranks correct their tile of each
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 from conf import light_verb
 from data_pipeline.common.checks import check_boolean, check_choice
 from data_pipeline.common.cost_meter import CostMeter, print_usage
-from data_pipeline.common.errors import ATTENTION, DiskFullError, InputError
+from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.machine_memory import MEDIUM_ARRAYS, keep_freed_memory
@@ -35,8 +34,8 @@ from models.parallel.single_process import Processes, SingleProcess
 
 
 @light_verb("correct")
-def main(options: dict[str, Any]) -> None:
-    """Check the options, correct the files, print a summary."""
+def main(options: dict[str, Any]) -> list[str]:
+    """Check the options, correct the files, print a summary; return why the outputs need attention."""
     keep_freed_memory(MEDIUM_ARRAYS)
     paths = engine_paths(options["corrector"])
     with CostMeter() as meter, join_processes(options["mesh"], paths) as mesh:
@@ -47,10 +46,10 @@ def main(options: dict[str, Any]) -> None:
         if files.note:
             say(files.note)
         guards = make_guards(options, engines, mesh)
-        problems, attention = [], False
+        problems, attention = [], []
         for cycle in cycles:
             try:
-                attention |= correct_cycle(cycle, engines, mesh, options, names, guards)
+                attention += correct_cycle(cycle, engines, mesh, options, names, guards)
             except InputError as error:
                 if not is_folder(options["output"]) or isinstance(error, DiskFullError):
                     raise
@@ -62,15 +61,14 @@ def main(options: dict[str, Any]) -> None:
                 f"{len(problems)} of {len(cycles)} cycles were not corrected, for the reasons above; the first has the "
                 f"files {problems[0]}; correct these files again when they are complete"
             )
-    if attention:
-        sys.exit(ATTENTION)
+    return attention
 
 
 def correct_cycle(
     cycle: Cycle, engines: list[Engine], mesh: Processes, options: Mapping[str, Any],
     names: Mapping[str, str] | None, guards: list[Guard],
-) -> bool:  # fmt: skip
-    """Correct the files of one cycle, and print a summary; return whether it needs attention."""
+) -> list[str]:  # fmt: skip
+    """Correct the files of one cycle, and print a summary; return why it needs attention."""
     if cycle.problem:
         raise InputError(cycle.problem)
     outputs = cycle.outputs
@@ -103,7 +101,7 @@ def correct_cycle(
     say(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
     for note in [*summary.notes, *notes]:
         say(note)
-    return summary.attention
+    return [f"{name_files(outputs)}: {problem}" for problem in summary.problems]
 
 
 def explanation(

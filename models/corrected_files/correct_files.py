@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,8 @@ class CorrectionSummary:
     """Number of corrected messages."""
     notes: list[str]
     """Notes for the user about other grids, missing values and fallbacks."""
-    attention: bool = False
-    """Whether some forecasts were not corrected as asked, or the input has a fault that the output shares."""
+    problems: list[str] = field(default_factory=list)
+    """Why the output needs attention: forecasts that were not corrected as asked, faults that it has from the input."""
     copied: bool = False
     """Whether the outputs are copies of the inputs with other members."""
 
@@ -142,7 +142,7 @@ def correct_files(
     except InputError as error:
         problems.append(f"the output is whole, but its explanation could not be written: {error}")
     found = CorrectionSummary(
-        sum(file.fields for file in written), [*notes, *gaps, *problems, *_unguarded(engines)], bool(problems), copied
+        sum(file.fields for file in written), [*notes, *gaps, *problems, *_unguarded(engines)], problems, copied
     )
     summary: CorrectionSummary = processes.broadcast(found)
     return summary
