@@ -4,8 +4,7 @@ A step has 8 forecasts of 361 x 720 points: loss, gradients, clipping and AdamW,
 in bfloat16 (`bf16-mixed`) and in TF32 (`matmul_precision=high`). Its peers, in the same run:
 
 - `plain`: the same network of plain `torch.nn`, with circular padding in longitude;
-- `operators`: the same step without the kernels of `models/layers/kernels`, channels first, as before them;
-- `graph`: the same step, replayed as a CUDA graph (`trainer.cuda_graphs`).
+- `operators`: the same step without the kernels of `models/layers/kernels`, channels first, as before them.
 
 Scores of a case are CRPS, fair CRPS, error, variance and rank of 8 forecasts; the limit is one reading of the members
 at the speed of a copy on the device. Times are medians between events of the GPU.
@@ -39,20 +38,18 @@ from training.optimization.optimizer import decay_groups, make_optimizer
 from training.step.correction_module import CorrectionModule
 
 FORECASTS = 8
-WARM_UP = 6
-"""Calls that are not measured: kernels are compiled, and a step is recorded."""
+WARM_UP = 4
+"""Calls that are not measured: kernels are compiled."""
 
 
 class Step:
     """One training step as in the loop of Lightning, without its callbacks."""
 
-    def __init__(self, module: CorrectionModule, batch: Sample, graph: bool) -> None:
+    def __init__(self, module: CorrectionModule, batch: Sample) -> None:
         self.module, self.batch = module.cuda().train(), Sample(*(tensor.cuda() for tensor in batch))
         groups = decay_groups(module.corrector.model, 1e-2, module.corrector.grid.shape)
         self.weights = [weight for group in groups for weight in group["params"]]
         self.optimizer = make_optimizer(None, groups, 1e-4)
-        if graph:
-            module.record_steps()
 
     def __call__(self) -> None:
         """Train."""
@@ -66,13 +63,13 @@ def fields_step(name: str, kind: str, grid: Grid) -> Step:
     """Return a step of a network on mean and spread of 11 fields."""
     step = TrainingStep(Mesh.single(), grid)
     step.module.corrector.model = PLAIN[name](grid, "sphere") if kind == "plain" else OURS[name](grid)
-    return Step(step.module, Sample(*(torch.cat([tensor] * FORECASTS) for tensor in step.batch)), kind == "graph")
+    return Step(step.module, Sample(*(torch.cat([tensor] * FORECASTS) for tensor in step.batch)))
 
 
-def transformer_step(kind: str, grid: Grid) -> Step:
+def transformer_step(grid: Grid) -> Step:
     """Return a step of the transformer over 10 members, on a quarter of the forecasts."""
     corrector = shipped_corrector("transformer", grid, baseline=None)
-    return Step(CorrectionModule(corrector), random_batch(corrector, FORECASTS // 4), kind == "graph")
+    return Step(CorrectionModule(corrector), random_batch(corrector, FORECASTS // 4))
 
 
 def median_ms(work: Callable[[], object], rounds: int) -> float:
@@ -103,7 +100,7 @@ def step_ratios(grid: Grid, rounds: int) -> dict[str, float]:
     for name in (*OURS, "transformer"):
         for precision in ("bf16", "tf32"):
             times = {}
-            for kind in ("ours", "operators", "plain", "graph"):
+            for kind in ("ours", "operators", "plain"):
                 if kind == "plain" and name == "transformer":
                     continue
                 torch.manual_seed(0)
@@ -112,7 +109,7 @@ def step_ratios(grid: Grid, rounds: int) -> dict[str, float]:
                     matmul_precision("high", torch.device("cuda")),
                     torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"),
                 ):
-                    step = transformer_step(kind, grid) if name == "transformer" else fields_step(name, kind, grid)
+                    step = transformer_step(grid) if name == "transformer" else fields_step(name, kind, grid)
                     times[kind] = median_ms(step, rounds)
                 del step
                 gc.collect()

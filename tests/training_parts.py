@@ -72,7 +72,9 @@ def module(toy, mesh, dtype, spec=NET, count=17, val=10, of=TASK, **options):
     torch.manual_seed(3)
     for parameter in corrector.model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    schedule = TrainerOptions(batch_size=8, learning_rate=1e-2, accelerator=accelerator(mesh.ranks), **options)
+    schedule = TrainerOptions(
+        batch_size=8, learning_rate=1e-2, matmul_precision="highest", accelerator=accelerator(mesh.ranks), **options
+    )
     return CorrectionModule(corrector, schedule, mesh=mesh, batches=-(-count // 8)).to(dtype), train, val
 
 

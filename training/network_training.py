@@ -92,8 +92,6 @@ def train_network(
         module.micro_batch = trained.micro_batch = plan_memory(trained, data, autocast, device, run_dir)
         if options.compile:
             compile_model(trained.corrector.model, device, mesh, options.sharded)
-        if options.cuda_graphs and is_recordable(trained, device):
-            trained.record_steps()
         _fit(trainer, trained, data, checkpoints, resumed)
     mesh.run_on_first(checkpoints.finish)
     # On the CPU, the final validation could take longer than the training on a GPU.
@@ -241,18 +239,19 @@ def has_fast_bfloat16() -> bool:
 def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
     """Inside the block, a GPU multiplies float32 in `precision`: `highest` is float32, `high` TF32, `medium` bfloat16.
 
-    cuDNN's convolutions get the same setting: PyTorch's default for them is TF32, also with `highest` products. Nothing
-    changes on CPUs.
+    cuDNN's convolutions get the same setting: PyTorch's default for them is TF32, also with `highest` products. Their
+    gradients add up in a fixed order, so that a resumed run is the same run. Nothing changes on CPUs.
     """
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    cudnn = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic
     try:
         if device.type == "cuda":
             torch.set_float32_matmul_precision(precision)
-            torch.backends.cudnn.allow_tf32 = precision != "highest"
+            cudnn.allow_tf32, cudnn.deterministic = precision != "highest", True
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        cudnn.allow_tf32, cudnn.deterministic = before[1:]
 
 
 def _profiler(options: TrainerOptions, run_dir: Path) -> Profiler | str | None:
@@ -267,13 +266,6 @@ def _flag_value(option: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_flag_value(option, inner) for inner in value]
     return build_spec(option, value, object) if isinstance(value, Mapping) and "_target_" in value else value
-
-
-def is_recordable(module: CorrectionModule, device: torch.device) -> bool:
-    """Return whether a step can be a CUDA graph: a batch on one GPU whose gradients no other pass adds to."""
-    options = module.options
-    alone = module.mesh.ranks == 1 and module.micro_batch is None and options.accumulate_grad_batches == 1
-    return device.type == "cuda" and alone and not options.activation_checkpointing
 
 
 def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) -> None:

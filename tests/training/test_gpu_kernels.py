@@ -46,8 +46,10 @@ def _on_the_tested_device():
 def test_a_step_of_every_network_has_the_same_gradients(toy):
     assert len(NETWORKS) > 8
     for name, spec in NETWORKS.items():
-        net, train, _ = module(toy, Mesh.single(), torch.float32, spec, of=TASK)
-        batch = Sample(*(tensor.to(TESTED) for tensor in default_collate([train[k] for k in range(2)])))
+        with torch.device("cpu"):
+            net, train, _ = module(toy, Mesh.single(), torch.float32, spec, of=TASK)
+            batch = default_collate([train[k] for k in range(2)])
+        batch = Sample(*(tensor.to(TESTED) for tensor in batch))
         weights = [weight for weight in net.train().to(TESTED).parameters() if weight.requires_grad]
         with torch.no_grad():
             for weight in weights:  # so that no gradient is zero because the last layer is

@@ -127,7 +127,7 @@ def test_accumulated_batches_make_one_step(toy, tmp_path):
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
     state = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     for name, parameter in expected.named_parameters():
-        torch.testing.assert_close(state[name], parameter.detach(), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(state[name].cpu(), parameter.detach(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("precision", "convolutions"), [("highest", False), ("high", True), ("medium", True)])

@@ -51,7 +51,8 @@ def module(toy, epochs=6, spec=MLP, **options):
     data = toy(TASK, GRID, 32)
     corrector = Corrector(TASK, GRID, spec, data.static)
     corrector.fit(data)
-    schedule = TrainerOptions(epochs=epochs, batch_size=8, learning_rate=2e-2, accelerator=accelerator(), **options)
+    options = {"matmul_precision": "highest", "accelerator": accelerator()} | options
+    schedule = TrainerOptions(epochs=epochs, batch_size=8, learning_rate=2e-2, **options)
     return CorrectionModule(corrector, schedule, batches=len(data) // schedule.batch_size), data
 
 

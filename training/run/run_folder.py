@@ -20,7 +20,6 @@ WITHOUT_EFFECT = {
     "trainer": (
         "activation_checkpointing",
         "checkpoint_minutes",
-        "cuda_graphs",
         "emos_minutes",
         "memory",
         "mesh",

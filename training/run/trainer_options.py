@@ -54,7 +54,6 @@ class TrainerOptions:
     precision: Precision = "32-true"
     matmul_precision: Matmul = "high"
     compile: bool = False
-    cuda_graphs: bool = False
     activation_checkpointing: bool = False
     checkpoint_minutes: float = 10.0
     emos_minutes: float = 10.0
@@ -89,7 +88,7 @@ class TrainerOptions:
         check_choice("trainer.precision", self.precision, get_args(Precision))
         check_choice("trainer.matmul_precision", self.matmul_precision, get_args(Matmul))
         check_choice("trainer.compression", self.compression, get_args(Compression))
-        for name in ("compile", "cuda_graphs", "activation_checkpointing", "sharded"):
+        for name in ("compile", "activation_checkpointing", "sharded"):
             check_boolean(f"trainer.{name}", getattr(self, name))
         if self.compile and self.activation_checkpointing:
             raise InputError(

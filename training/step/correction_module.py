@@ -28,7 +28,6 @@ from training.optimization.optimizer import decay_groups, make_optimizer, make_s
 from training.optimization.teacher import Teacher
 from training.run.trainer_options import TrainerOptions
 from training.step.batch_loss import BatchLoss
-from training.step.step_graph import StepGraphs
 
 
 class CorrectionModule(BatchLoss, pl.LightningModule):
@@ -59,12 +58,6 @@ class CorrectionModule(BatchLoss, pl.LightningModule):
         """Whether a step is local: its loss covers the samples of this data rank only (`training.step.local_steps`)."""
         self._has_loss_terms = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
         self._validated: list[dict[str, Tensor]] = []
-        self._graphs: StepGraphs | None = None
-        self._replayed = False
-
-    def record_steps(self) -> None:
-        """Replay steps as CUDA graphs from now on, for batches that are computed whole on one GPU."""
-        self._graphs = StepGraphs(self, self._whole_step)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Copy a batch to a GPU while the GPU computes the previous step."""
@@ -79,24 +72,14 @@ class CorrectionModule(BatchLoss, pl.LightningModule):
         """
         if self.micro_batch is not None:
             return self._step_in_parts(batch, index)
-        key = draw_step_key()
-        found = self._graphs.step(batch, key) if self._graphs else None
-        self._replayed = found is not None
-        if found is not None:
-            # The gradients are there: the backward pass of a number without a history does nothing.
-            return {"loss": found[0].requires_grad_(), "sums": found[1]}
-        loss, sums = self._whole_step(batch, key)
-        return {"loss": loss, "sums": sums}
-
-    def _whole_step(self, batch: Sample, key: Tensor) -> tuple[Tensor, Tensor]:
-        with masks_for(batch, key):
+        with masks_for(batch):
             value, weight = self.training_loss(batch)
         sums = self._sum_of_step(torch.stack([value.detach().double(), weight.double()]))
         total = value / clamp_to_tiny(sums[1])
         if self._has_loss_terms:
             total = total + loss_terms(self.corrector.model) * self._share(len(batch.target), weight)
         ranks = self.mesh.tiles if self.local else self.mesh.ranks
-        return (total * ranks).to(value), sums
+        return {"loss": (total * ranks).to(value), "sums": sums}
 
     def _sum_of_step(self, x: Tensor) -> Tensor:
         return self.mesh.sum_of_tiles(x) if self.local else self.mesh.sum(x)
@@ -134,7 +117,7 @@ class CorrectionModule(BatchLoss, pl.LightningModule):
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
         """Reset the gradients, unless `training_step` has done this before its first backward pass."""
-        if self.micro_batch is None and not self._replayed:
+        if self.micro_batch is None:
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     @torch.no_grad()
