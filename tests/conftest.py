@@ -24,13 +24,13 @@ from browser import CHROMIUM, Browser
 from hydra._internal.hydra import Hydra
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
-from kept import kept
+from kept import TWIN_PROGRAM, kept
 from quick_report import blank_figures
 from reach import Selection
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from tested_device import check_tested_device
 from torch.utils.data import Dataset
-from twin_project import make_project
+from twin_project import make_project, make_twin
 from waiting import eventually, running_loaders
 
 import conf
@@ -206,7 +206,8 @@ def command() -> Callable[..., CommandResult]:
 @pytest.fixture(scope="session")
 def first_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny twin and trained correctors (`twin_project.py`). Tests read it, and write into copies."""
-    made = kept("project", make_project, tmp_path_factory.getbasetemp())
+    base = tmp_path_factory.getbasetemp()
+    made = kept("project", lambda folder: make_project(folder, kept("twin", make_twin, base, TWIN_PROGRAM)), base)
     return Path(shutil.copytree(made, tmp_path_factory.mktemp("first") / "project"))
 
 
