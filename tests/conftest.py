@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import io
 import os
 import shutil
@@ -81,6 +82,12 @@ if PROFILE == "gate":
     # on the tests that the process ran before, and so would the examples.
     providers._get_local_constants = lambda: providers._local_constants
 
+
+# scoringrules compiles its loops for 3 s where it finds numba; its formulas in numpy give the same numbers.
+if "numba" not in sys.modules:
+    sys.modules["numba"] = None  # type: ignore[assignment]
+    importlib.import_module("scoringrules")
+    del sys.modules["numba"]
 
 # Commands that tests run in this process must not end it, and no signal may do so after them.
 interruption.end_soon = sys.exit
