@@ -24,7 +24,8 @@ TWIN_PROGRAM = (
     "scripts/deepweather.py",
 )  # fmt: skip
 """The part of the program that a twin depends on."""
-PROGRAM = ("data_pipeline", "models", "training", "evaluation", "conf", "scripts/deepweather.py")
+PROGRAM = ("data_pipeline", "models", "training", "conf", "scripts/deepweather.py")
+"""The part that trained correctors depend on."""
 MAKERS = ("tests/kept.py", "tests/twin_project.py")
 SETTINGS = ("ATEN_", "DNNL_", "MKL_", "NPY_", "NUMBA_", "OMP_", "ONEDNN_", "OPENBLAS_", "DEEPWEATHER_DEVICE")
 """Beginnings of the names of variables that change results."""
