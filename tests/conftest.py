@@ -83,10 +83,11 @@ if PROFILE == "gate":
     providers._get_local_constants = lambda: providers._local_constants
 
 
-# scoringrules compiles its loops for 3 s where it finds numba; its formulas in numpy give the same numbers.
+# These compile loops for 3 s and for 1 s where they find numba; their formulas in numpy give the same numbers.
 if "numba" not in sys.modules:
     sys.modules["numba"] = None  # type: ignore[assignment]
-    importlib.import_module("scoringrules")
+    for name in ("scoringrules", "properscoring"):
+        importlib.import_module(name)
     del sys.modules["numba"]
 
 # Commands that tests run in this process must not end it, and no signal may do so after them.
