@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -32,9 +32,6 @@ from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import Meaning
 from data_pipeline.variables.parameters import PARAMETERS
 from data_pipeline.variables.units import Conversion, find_conversion, normalize_units
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 DIMENSIONS: dict[str, tuple[Role, ...]] = {
     "init_time": ("start", "time"), "lead_time": ("lead",), "valid_time": ("valid", "time"), "number": ("number",),
