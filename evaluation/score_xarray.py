@@ -16,7 +16,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.grids.grid_coordinates import grid_of
 from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
-from data_pipeline.sources.array_fields import DIMENSION_NAMES, find_dimension, levels_of_arrays, whole_hours
+from data_pipeline.sources.array_fields import DIMENSIONS, find_dimension, levels_of_arrays, whole_hours
 from data_pipeline.task import Task, Variable
 from data_pipeline.truth_checks import TruthChecks
 from data_pipeline.variables.thresholds import parse_thresholds
@@ -271,7 +271,7 @@ def _standard(array: xr.DataArray, needed: Sequence[str], what: str) -> xr.DataA
         raise InputError(
             f"score: the {what} lacks the dimension {missing[0]}; it has {', '.join(map(str, array.dims))}"
         )
-    known = {*DIMENSION_NAMES, "point"} - ({"level", "number"} if what == "truth" else {"level"})
+    known = {*DIMENSIONS, "point"} - ({"level", "number"} if what == "truth" else {"level"})
     if others := [str(dimension) for dimension in array.dims if dimension not in known]:
         raise InputError(f"score: the {what} has the dimension {others[0]}; select one value of it")
     return array

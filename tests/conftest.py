@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import io
 import os
 import shutil
@@ -24,13 +25,13 @@ from browser import CHROMIUM, Browser
 from hydra._internal.hydra import Hydra
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
-from kept import kept
+from kept import TWIN_PROGRAM, kept
 from quick_report import blank_figures
 from reach import Selection
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from tested_device import check_tested_device
 from torch.utils.data import Dataset
-from twin_project import make_project
+from twin_project import make_project, make_twin
 from waiting import eventually, running_loaders
 
 import conf
@@ -81,6 +82,13 @@ if PROFILE == "gate":
     # on the tests that the process ran before, and so would the examples.
     providers._get_local_constants = lambda: providers._local_constants
 
+
+# These compile loops for 3 s and for 1 s where they find numba; their formulas in numpy give the same numbers.
+if "numba" not in sys.modules:
+    sys.modules["numba"] = None  # type: ignore[assignment]
+    for name in ("scoringrules", "properscoring"):
+        importlib.import_module(name)
+    del sys.modules["numba"]
 
 # Commands that tests run in this process must not end it, and no signal may do so after them.
 interruption.end_soon = sys.exit
@@ -206,7 +214,8 @@ def command() -> Callable[..., CommandResult]:
 @pytest.fixture(scope="session")
 def first_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny twin and trained correctors (`twin_project.py`). Tests read it, and write into copies."""
-    made = kept("project", make_project, tmp_path_factory.getbasetemp())
+    base = tmp_path_factory.getbasetemp()
+    made = kept("project", lambda folder: make_project(folder, kept("twin", make_twin, base, TWIN_PROGRAM)), base)
     return Path(shutil.copytree(made, tmp_path_factory.mktemp("first") / "project"))
 
 

@@ -19,21 +19,27 @@ import torch
 from reach import ALL_CODE, note
 
 ROOT = Path(__file__).parents[1]
-PROGRAM = ("data_pipeline", "models", "training", "evaluation", "conf", "scripts/deepweather.py")
+TWIN_PROGRAM = (
+    "data_pipeline", "conf/__init__.py", "conf/prepare.yaml", "conf/cluster", "conf/data", "conf/shared", "conf/task",
+    "scripts/deepweather.py",
+)  # fmt: skip
+"""The part of the program that a twin depends on."""
+PROGRAM = ("data_pipeline", "models", "training", "conf", "scripts/deepweather.py")
+"""The part that trained correctors depend on."""
 MAKERS = ("tests/kept.py", "tests/twin_project.py")
 SETTINGS = ("ATEN_", "DNNL_", "MKL_", "NPY_", "NUMBA_", "OMP_", "ONEDNN_", "OPENBLAS_", "DEEPWEATHER_DEVICE")
 """Beginnings of the names of variables that change results."""
-NEWEST = 6
+NEWEST = 8
 """So many folders stay, and those that a session may be copying."""
 COPYING = 600
 """Seconds in which a session has copied a folder."""
 
 
 @functools.cache
-def state_of_the_program():
-    """Return a hash of the program, of its libraries, and of the processor's instructions."""
+def state_of_the_program(parts=PROGRAM):
+    """Return a hash of these parts of the program, of its libraries, and of the processor's instructions."""
     digest = hashlib.sha256()
-    for name in (*PROGRAM, *MAKERS):
+    for name in (*parts, *MAKERS):
         files = [ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*"))
         for path in files:
             if path.is_file() and "__pycache__" not in path.parts:
@@ -49,15 +55,15 @@ def cache_folder():
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deepweather-ci" / "kept"
 
 
-def kept(name, make, fallback):
-    """Return the folder that `make(folder)` fills, for this state of the program.
+def kept(name, make, fallback, parts=PROGRAM):
+    """Return the folder that `make(folder)` fills, for this state of those `parts` of the program that decide it.
 
     Workers and sessions that need it at the same time wait for the first. A folder in the making has another name.
     """
     for base in (cache_folder(), fallback):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             base.mkdir(parents=True, exist_ok=True)
-            folder = base / f"{name}-{state_of_the_program()}"
+            folder = base / f"{name}-{state_of_the_program(parts)}"
             lock = stack.enter_context(folder.with_suffix(".lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():

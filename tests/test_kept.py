@@ -18,7 +18,7 @@ def made(tmp_path, monkeypatch):
 
 def test_a_folder_is_made_once_for_each_state_of_the_program(made, monkeypatch):
     assert [made("first"), made("second")] == [(True, "first")] * 2
-    monkeypatch.setattr(kept, "state_of_the_program", lambda: "changed")
+    monkeypatch.setattr(kept, "state_of_the_program", lambda parts: "changed")
     assert made("third") == (True, "third")
 
 

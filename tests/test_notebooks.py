@@ -7,7 +7,7 @@ import deepweather
 import matplotlib
 import pytest
 from conftest import ROOT
-from kept import kept
+from kept import TWIN_PROGRAM, kept
 from twin_project import make_datasets, read_datasets
 
 NOTEBOOKS = sorted((ROOT / "docs/tutorials").glob("*.ipynb"))
@@ -16,7 +16,7 @@ NOTEBOOKS = sorted((ROOT / "docs/tutorials").glob("*.ipynb"))
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory):
     """The twin of all pages, made once: its integration takes longer than all else."""
-    return read_datasets(kept("datasets", make_datasets, tmp_path_factory.getbasetemp()))
+    return read_datasets(kept("datasets", make_datasets, tmp_path_factory.getbasetemp(), TWIN_PROGRAM))
 
 
 @pytest.fixture

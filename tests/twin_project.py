@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -15,15 +16,24 @@ QUICK = ["trainer.epochs=2", "model.width=4"]
 FORECAST = "data/twin/output.sfc.20180108"
 
 
-def make_project(folder):
-    """Write the twin into a folder, and train an EMOS, an MLP and a U-Net for its 2 m temperature."""
+def make_twin(folder):
+    """Write the twin into a folder."""
+    _run(folder, ["prepare", *TWIN])
+
+
+def make_project(folder, twin):
+    """Copy the `twin` into a folder, and train an EMOS, an MLP and a U-Net for its 2 m temperature."""
+    shutil.copytree(twin, folder, dirs_exist_ok=True)
+    networks = {name: [f"model={name}", *QUICK] for name in ("mlp", "unet")}
+    trainings = {"emos": ["model=emos", "model.shared=false"]} | networks
+    _run(folder, *(["train", *SPLIT, *words, f"run_dir=runs/{name}"] for name, words in trainings.items()))
+
+
+def _run(folder, *commands):
     from conftest import run_command
     from followed_page import without_suspicion
 
-    networks = {name: [f"model={name}", *QUICK] for name in ("mlp", "unet")}
-    trainings = {"emos": ["model=emos", "model.shared=false"]} | networks
-    commands = [["train", *SPLIT, *words, f"run_dir=runs/{name}"] for name, words in trainings.items()]
-    for words in (["prepare", *TWIN], *commands):
+    for words in commands:
         ended = run_command(folder, *words)
         assert ended.code == 0, ended.stderr
         without_suspicion(ended.stdout)

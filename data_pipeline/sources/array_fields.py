@@ -10,12 +10,13 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf.cf_header import Role, named_role, role_of
 from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.positions import compact
 from data_pipeline.formats.cube import missing_fields
@@ -32,25 +33,21 @@ from data_pipeline.variables.meaning import Meaning
 from data_pipeline.variables.parameters import PARAMETERS
 from data_pipeline.variables.units import Conversion, find_conversion, normalize_units
 
-if TYPE_CHECKING:
-    import xarray as xr
-
-DIMENSION_NAMES = {
-    "init_time": ("init_time", "forecast_reference_time", "start", "time"),
-    "lead_time": ("lead_time", "step", "forecast_period", "prediction_timedelta"),
-    "valid_time": ("valid_time", "time"),
-    "number": ("number", "realization", "member", "ensemble", "ensemble_member", "sample"),
-    "quantile": ("quantile", "percentile", "quantile_level"),
-    "level": ("level", "isobaricInhPa", "pressure_level"),
-    "latitude": ("latitude", "lat"),
-    "longitude": ("longitude", "lon"),
-}
-"""Accepted names of each dimension, best first. Levels are in hPa."""
+DIMENSIONS: dict[str, tuple[Role, ...]] = {
+    "init_time": ("start", "time"), "lead_time": ("lead",), "valid_time": ("valid", "time"), "number": ("number",),
+    "quantile": ("quantile",), "level": ("level",), "latitude": ("latitude",), "longitude": ("longitude",),
+}  # fmt: skip
+"""The roles in CF files that a dimension of each standard name can have, best first. Levels are in hPa."""
 
 
-def find_dimension(array: xr.DataArray | xr.Dataset, role: str) -> str | None:
-    """Return the name that a dimension of `DIMENSION_NAMES` has in an array; None if the array lacks it."""
-    return next((name for name in DIMENSION_NAMES[role] if name in array.dims), None)
+def find_dimension(array: xr.DataArray | xr.Dataset, name: str) -> str | None:
+    """Return the name that a dimension of `DIMENSIONS` has in an array; None if the array lacks it."""
+    for role in DIMENSIONS[name]:
+        for own in map(str, array.dims):
+            attributes = array[own].attrs if role == "level" and own in array.coords else {}
+            if named_role(own) == role and (not attributes or role_of(own, attributes) == role):
+                return own
+    return None
 
 
 def whole_hours(leads: xr.DataArray, what: str) -> list[int]:
@@ -69,7 +66,6 @@ def whole_hours(leads: xr.DataArray, what: str) -> list[int]:
 
 FORECAST, ANALYSIS = ("init_time", "lead_time", "number"), ("time",)
 """Outer dimensions of forecasts and of analyses."""
-_SPACE_NAMES = ("point", *DIMENSION_NAMES["latitude"], *DIMENSION_NAMES["longitude"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +116,7 @@ class StandardDataset:
         own_names: dict[str, Hashable] = {}
         for role in (*outer, "level", *space):
             known = "valid_time" if role == "time" else role
-            own = find_dimension(dataset, known) if known in DIMENSION_NAMES else role
+            own = find_dimension(dataset, known) if known in DIMENSIONS else role
             if own is None and role != "level":
                 raise InputError(
                     f"{what} lacks the dimension {role}; it has {', '.join(map(str, dataset.dims))}; rename one of "
@@ -342,7 +338,8 @@ class ArrayReader:
 
 def static_names(dataset: xr.Dataset) -> list[Hashable]:
     """Return the names of the variables that have no other dimensions than those of the grid."""
-    return [name for name in dataset.data_vars if dataset[name].ndim and not {*dataset[name].dims} - {*_SPACE_NAMES}]
+    space = {name for name in dataset.dims if name == "point" or named_role(str(name)) in ("latitude", "longitude")}
+    return [name for name in dataset.data_vars if dataset[name].ndim and not {*dataset[name].dims} - space]
 
 
 def forecasts_in_arrays(

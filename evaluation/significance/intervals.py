@@ -86,8 +86,8 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
     """Return the estimate of each number of `score(average, ...)`.
 
     `means` have one entry per start along the first axis, at increasing `times` in seconds. `score` works along leading
-    axes: averages (n,) or (n, K) give n numbers or (n, L). Starts with weight 0 are left out. With jackknife
-    contributions z, whose weighted mean square is s², the standard error is s/√(n' - 1). n' is the number of
+    axes: averages (n, ...) or (n, ..., K) give (n, ...) or (n, ..., L) numbers. Starts with weight 0 are left out. With
+    jackknife contributions z, whose weighted mean square is s², the standard error is s/√(n' - 1). n' is the number of
     independent starts (Wilks 1997, doi:10.1175/1520-0442(1997)010<0065:RHTFAF>2.0.CO;2), here for starts at any times
     and with any weights. n' is estimated too, so the error has fewer degrees of freedom ν than n' - 1: ν = 2/var(log
     error²) (Satterthwaite 1946, doi:10.2307/3002019), for regular starts 1/ν = 1/n + 2/n'. docs/intervals.md shows how
@@ -108,7 +108,7 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
     times = np.asarray(times)
     if not counted.all():
         times, means = times[counted], [mean[counted] for mean in means]
-    values = np.atleast_1d(score(*(mean.sum(0).value for mean in means))).tolist()
+    values = np.ravel(score(*(mean.sum(0).value for mean in means))).tolist()
     apart, year = _calendar(times.tobytes(), times.dtype.str)
     if apart < FEWEST_STARTS:
         return [Estimate(value) for value in values]

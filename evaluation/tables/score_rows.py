@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from evaluation.scores.rank_histogram import deviation_of_pairs, start_numbers
 from evaluation.scores.ratios import captured, skill
 from evaluation.scores.score import Score
 from evaluation.scoring.aggregation import Tally, WeightedMean
-from evaluation.scoring.scoreboard import DISTRIBUTION, MEMBERS, ORACLE, REFERENCES, Scoreboard
+from evaluation.scoring.scoreboard import MEMBERS, ORACLE, REFERENCES, Scoreboard
 from evaluation.significance.intervals import Estimate, estimates
 from evaluation.significance.run_means import RunMean
 
@@ -154,47 +154,57 @@ class Finisher:
                 continue  # it is of all lead times of a start
             labels = score.labels_of(board.settings, self.target) if score.labels else ("",)
             units = (variable.units or self.units) if score.units == "target" else score.units
-            raw = self._averages(board.tallies["raw"], score)
-            for name, form, tally in board.forms():
-                valid = not score.is_fair or board.fair_is_valid(name, tally)
-                if form == MEMBERS and not valid:
-                    continue  # quantiles have no fair score
-                own = self._averages(tally, score)
-                values = self.estimates(_value(score), own, len(labels))
-                if score.in_strata:
-                    values = [self._within_strata(tally, *score.statistics)]
-                gains = [UNKNOWN] * len(labels)
-                if score.has_skill and valid:
-                    gains = self.estimates(_skill(score), [*own, *raw], len(labels))
-                for label, value, gain in zip(labels, values, gains, strict=True):
+            forms = [
+                (name, form, tally, valid)
+                for name, form, tally in board.forms()
+                if (valid := not score.is_fair or board.fair_is_valid(name, tally)) or form != MEMBERS
+            ]  # written quantiles have no fair score
+            own, raw = (
+                [self._averages(tally, score) for _, _, tally, _ in forms],
+                self._averages(board.tallies["raw"], score),
+            )
+            if score.in_strata:
+                values = [[self._within_strata(tally, *score.statistics)] for _, _, tally, _ in forms]
+            else:
+                function = _value(score)
+                values = self.estimates([(function, means) for means in own], len(labels))
+            function, gained = _skill(score), [score.has_skill and valid for *_, valid in forms]
+            gains = self.estimates(
+                [(function, [*means, *raw] if yes else []) for means, yes in zip(own, gained, strict=True)], len(labels)
+            )
+            for (name, form, _, _), *numbers in zip(forms, values, gains, strict=True):
+                for label, value, gain in zip(labels, *numbers, strict=True):
                     yield self._row(name, form, score.name, label, units, value, gain)
 
     def comparisons(self) -> Iterator[ScoreRow]:
         """Yield the comparisons of all models; nothing for a part by several kinds."""
         if self._row("", "", "", "", "", UNKNOWN).slice is None:
             return
+        found: list[tuple[str, str, str, Function, list[WeightedMean]]] = []
         for name, form, tally in self.board.forms():
             if form == MEMBERS:
-                means = [tally, self.board.tallies[name]]
-                minus = self.estimate(np.subtract, [self.mean(one, "crps") for one in means])
-                yield self._row(name, form, "crps_minus_distribution", "", "", minus)
+                means = [self.mean(one, "crps") for one in (tally, self.board.tallies[name])]
+                found.append((name, form, "crps_minus_distribution", np.subtract, means))
                 continue
             for ending, fair in (("", False), ("_fair", True)):
                 for reference in REFERENCES:
                     if reference != "raw":  # the skill against raw is that of the CRPS
-                        yield self._compared(skill, (name, reference), f"skill_vs_{reference}{ending}", fair)
-                yield self._compared(captured, (name, "raw", ORACLE), f"captured{ending}", fair)
+                        means = self._compared((name, reference), fair)
+                        found.append((name, form, f"skill_vs_{reference}{ending}", skill, means))
+                means = self._compared((name, "raw", ORACLE), fair)
+                found.append((name, form, f"captured{ending}", captured, means))
             for reference in REFERENCES:
-                yield self._compared(np.subtract, (name, reference), f"crps_minus_{reference}")
+                means = self._compared((name, reference))
+                found.append((name, form, f"crps_minus_{reference}", np.subtract, means))
+        for (name, form, key, *_), (one,) in zip(found, self.estimates([each[3:] for each in found]), strict=True):
+            yield self._row(name, form, key, "", "", one)
 
-    def _compared(self, function: Function, models: Sequence[str], key: str, fair: bool = False) -> ScoreRow:
-        """Return a function of the CRPS of `models`; NaN if one is missing or, for the fair CRPS, not valid."""
+    def _compared(self, models: Sequence[str], fair: bool = False) -> list[WeightedMean]:
+        """Return the CRPS of `models`; nothing if one is missing or, for the fair CRPS, not valid."""
         board = self.board
         known = {*board.tallies, *([ORACLE] if board.oracle else [])}
         usable = known.issuperset(models) and (not fair or all(map(board.fair_is_valid, models)))
-        kind = "crps_fair" if fair else "crps"
-        found = self.estimate(function, [self.crps(model, kind) for model in models]) if usable else UNKNOWN
-        return self._row(models[0], DISTRIBUTION, key, "", "", found)
+        return [self.crps(model, "crps_fair" if fair else "crps") for model in models] if usable else []
 
     def compare(self, function: Function, *models: str) -> Estimate:
         """Return a function of the scores by which these models are compared."""
@@ -211,19 +221,34 @@ class Finisher:
 
     def estimate(self, function: Function, means: Sequence[WeightedMean]) -> Estimate:
         """Return the single number of `estimates`."""
-        (found,) = self.estimates(function, means)
-        return found
+        return self.estimates([(function, means)])[0][0]
 
-    def estimates(self, function: Function, means: Sequence[WeightedMean], count: int = 1) -> list[Estimate]:
-        """Return the first `count` numbers of a function of averages over the forecasts that all of `means` have.
+    def estimates(
+        self, wanted: Sequence[tuple[Function, Sequence[WeightedMean]]], count: int = 1
+    ) -> list[list[Estimate]]:
+        """Return the first `count` numbers of each function of averages over the forecasts that all its means have.
 
-        All lead times of a start are one case. Another target of the task may have more numbers.
+        All lead times of a start are one case. Another target of the task may have more numbers. Functions that are
+        equal and whose means have equal weights are computed together. The number is unknown without means.
         """
-        counted = np.all([mean.weight.reshape(len(mean.weight)) > 0 for mean in means], axis=0)
-        if not counted.any():
-            return [UNKNOWN] * count
+        groups: dict[Any, list[int]] = {}
+        for number, (function, means) in enumerate(wanted):
+            alone = number if any(isinstance(mean, RunMean) for mean in means) else -1
+            key = (function, alone, *((mean.total.shape, mean.weight.tobytes()) for mean in means))
+            groups.setdefault(key, []).append(number)
+        found = [[UNKNOWN] * count for _ in wanted]
         starts, position = self._starts
-        return estimates(function, [merge(mean, position, len(starts), counted) for mean in means], starts)[:count]
+        for (function, *_), numbers in groups.items():
+            means = [_together(same) for same in zip(*(wanted[number][1] for number in numbers), strict=True)]
+            if not means:
+                continue
+            counted = np.all([mean.weight.reshape(len(mean.weight)) > 0 for mean in means], axis=0)
+            if counted.any():
+                every = estimates(function, [merge(mean, position, len(starts), counted) for mean in means], starts)
+                size = len(every) // len(numbers)
+                for k, number in enumerate(numbers):
+                    found[number] = every[k * size : k * size + count]
+        return found
 
     def _within_strata(self, tally: Tally, statistic: str) -> Estimate:
         """Return the deviation from a flat histogram within seasons and, for the globe, within latitudes."""
@@ -289,6 +314,13 @@ def merge(mean: WeightedMean, position: np.ndarray, starts: int, counted: np.nda
     np.add.at(merged.total, position[counted], mean.total[counted])
     np.add.at(merged.weight, position[counted], mean.weight[counted])
     return merged
+
+
+def _together(means: Sequence[WeightedMean]) -> WeightedMean:
+    """Return averages with the same weights as one, with an axis for them after the first."""
+    if len(means) == 1:
+        return means[0]
+    return WeightedMean(np.stack([mean.total for mean in means], 1), means[0].weight[:, None])
 
 
 def _numbers(estimate: Estimate) -> tuple[float, float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -136,18 +136,37 @@ class TruncatedNormal(Bounded):
 
 
 def _excess(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return m(z) = φ(z)/Φ(-z) - z for z >= 0, and 1/m(z) - z.
+    """Return m(z) = φ(z)/Φ(-z) - z for z >= 0, and 1/m(z) - z."""
+    m, rest, _ = _Excess.apply(z)
+    return m, rest
+
+
+class _Excess(torch.autograd.Function):
+    """The first three of m_k = k/(z + m_{k+1}), where m_1 is the mean excess, with m_k' = m_k² + z m_k - k.
 
     Computed from the scaled error function, and for large z from the continued fraction 1/(z + 2/(z + 3/(z + ...))),
-    which needs no difference of nearly equal numbers (https://dlmf.nist.gov/7.9).
+    which needs no difference of nearly equal numbers (https://dlmf.nist.gov/7.9). Nor does m_k' = m_k (m_k - m_{k+1}).
     """
-    near, far = z.clamp(max=_TAIL_START), z.clamp(min=_TAIL_START)
-    m = SQRT_2 / (SQRT_PI * torch.special.erfcx(near / SQRT_2)) - near
-    rest = torch.zeros_like(far)
-    for k in range(_FRACTION_TERMS, 1, -1):
-        rest = k / (far + rest)
-    beyond = z > _TAIL_START
-    return torch.where(beyond, 1 / (far + rest), m), torch.where(beyond, rest, 1 / m - near)
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> tuple[Tensor, ...]:
+        near, far = z.clamp(max=_TAIL_START), z.clamp(min=_TAIL_START)
+        first = SQRT_2 / (SQRT_PI * torch.special.erfcx(near / SQRT_2)) - near
+        second = 1 / first - near
+        rest = torch.zeros_like(far)
+        for k in range(_FRACTION_TERMS, 2, -1):
+            rest = k / (far + rest)
+        beyond, inner = 2 / (far + rest), (first, second, 2 / second - near)
+        outer = 1 / (far + beyond), beyond, rest
+        found = tuple(torch.where(z > _TAIL_START, *pair) for pair in zip(outer, inner, strict=True))
+        ctx.save_for_backward(z, *found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        z, first, second, third = ctx.saved_tensors
+        slopes = first * (first - second), second * (second - third), third * (third + z) - 3
+        return sum((gradient * slope for gradient, slope in zip(gradients, slopes, strict=True)), torch.zeros_like(z))
 
 
 def _log_survival(bound: Tensor, excess: Tensor) -> Tensor:

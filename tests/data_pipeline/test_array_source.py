@@ -29,7 +29,7 @@ def samples(ensemble=ENSEMBLE, truth=TRUTH, task=TASK, **options):
 def other_form():
     """The same data with other names, units of time, and orders."""
     other = ENSEMBLE.isel(latitude=slice(None, None, -1)).transpose("longitude", "number", ..., "init_time")
-    other = other.rename({"init_time": "time", "lead_time": "step", "number": "realization", "latitude": "lat",
+    other = other.rename({"init_time": "time", "lead_time": "step", "number": "ens", "latitude": "lat",
                           "longitude": "lon", "level": "isobaricInhPa", "2t": "t2m"})  # fmt: skip
     return other.assign_coords(step=np.array([24, 48], "timedelta64[h]"))
 
@@ -73,6 +73,10 @@ def failing():
         (ENSEMBLE.assign_coords(init_time=range(4)), TRUTH, "init_time of the type int64; convert it with pandas"),
         (ENSEMBLE.drop_vars("latitude"), TRUTH, "the ensemble has no coordinate latitude"),
         (ENSEMBLE.sel(level=[850]), TRUTH, "the ensemble lacks t@500: t has [850.0]; open this level"),
+        (
+            ENSEMBLE.rename(level="lev").assign_coords(lev=("lev", [850, 500], {"units": "1"})), TRUTH,
+            "the ensemble lacks t@500: t has no dimension level; open this level",
+        ),
         (ENSEMBLE.astype("i4"), TRUTH, "2t has the type int32; convert it with astype"),
         (ENSEMBLE, TRUTH["2t"].drop_attrs().to_dataset(), "in K in the ensemble and in unknown units in the analysis"),
         (failing(), TRUTH, "the ensemble cannot be computed for all forecasts (OSError: disk gone)"),

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import combinations
 
 import netCDF4
@@ -19,10 +19,11 @@ from data_pipeline.task import Task
 from evaluation.regions import region_weights
 from evaluation.scores import all_scores
 from evaluation.scores.score import CellStatistic, Score
+from evaluation.scoring.aggregation import WeightedMean
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.tables.csv_tables import write_score_table, write_station_table
 from evaluation.tables.score_dataset import write_score_file
-from evaluation.tables.score_rows import ScoreRows, whole
+from evaluation.tables.score_rows import Finisher, ScoreRows, whole
 from models.distribution import Ensemble, Normal
 from models.parallel.domain import Domain
 from models.statistical.raw import Raw
@@ -66,6 +67,17 @@ def board(toy):
     options = ScoringOptions(scores=(*all_scores().values(), LARGE), written={"narrow"})
     models = {"raw": raw, "narrow": narrow, "dependent": dependent}
     return data, score_models(models, data, region_weights(GRID), options=options)
+
+
+def test_numbers_that_are_computed_together_are_those_of_each_alone(board):
+    finisher = Finisher(board[1], 0, whole(board[1]))
+    means = [finisher.mean(tally, name) for tally in board[1].tallies.values() for name in ("crps", "rank")]
+    fewer = [
+        WeightedMean(one.total, one.weight * np.arange(len(one.weight)).reshape(one.weight.shape)) for one in means
+    ]
+    wanted = [(function, [mean]) for function in (np.sqrt, np.square) for mean in (*means, *fewer)]
+    for one, together in zip(wanted, finisher.estimates(wanted), strict=True):
+        assert astuple(together[0]) == pytest.approx(astuple(finisher.estimate(*one)), rel=1e-9, nan_ok=True)
 
 
 @pytest.fixture(scope="module")

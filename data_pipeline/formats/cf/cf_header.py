@@ -38,7 +38,7 @@ _PRESSURE_UNITS = (
 _USUAL_NAMES: dict[Role, tuple[str, ...]] = {
     "start": (
         "forecast_reference_time", "init_time", "initial_time", "initialization_time", "reference_time", "reftime",
-        "forecast_time0", "base_time", "basetime", "init", "start_time", "S",
+        "forecast_time0", "base_time", "basetime", "init", "start_time", "start", "S",
     ),
     "time": ("time", "t", "T"),
     "valid": ("valid_time", "validtime", "valid"),
@@ -47,7 +47,8 @@ _USUAL_NAMES: dict[Role, tuple[str, ...]] = {
         "prediction_timedelta", "L",
     ),
     "number": (
-        "number", "realization", "realisation", "member", "members", "ensemble", "ensemble_member", "ens", "M",
+        "number", "realization", "realisation", "member", "members", "ensemble", "ensemble_member", "ens", "sample",
+        "M",
     ),
     "level": ("level", "lev", "plev", "isobaricInhPa", "isobaricInPa", "pressure", "pressure_level", "p", "levels"),
     "height": ("height", "heightAboveGround", "surface", "meanSea"),

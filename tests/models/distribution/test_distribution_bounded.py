@@ -13,6 +13,7 @@ import scoringrules
 import torch
 
 from models.distribution import CensoredNormal, CensoredShiftedGamma, Normal, TruncatedNormal
+from models.distribution.truncated import _excess
 
 SHAPES = [1e-6, 0.03, 0.4, 1.0, 2.7, 19.99, 20.01, 300.0, 1e5]
 
@@ -166,6 +167,12 @@ def test_truncated_moments_probabilities_and_quantiles_equal_scipy(bound):
     assert lowest >= bound
     assert lowest == pytest.approx(bound)
     assert highest == math.inf
+
+
+def test_derivatives_of_the_excess_are_differences_of_its_values():
+    z = torch.tensor([0.1, 1, 2.9, 3.5, 6, 20], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(_excess, z, rtol=1e-5)
+    assert torch.autograd.gradgradcheck(_excess, z, rtol=1e-5)
 
 
 def test_far_above_the_mean_the_excess_is_exponential_in_float32():
