@@ -58,6 +58,11 @@ class ForecastDataset(Dataset[Sample]):
         self.static = torch.from_numpy(opened.static)[:, self.rows, self.columns].contiguous()
         self._keys, self.ledger = select_forecasts(source, task, opened, dates)
         self._members = select_members(members, count := len(self._ensemble.numbers))
+        if len(self._members) < count and (groups := [str(one) for one in task.formulas if one.members]):
+            raise InputError(
+                f"members={members} leaves out {count - len(self._members)} of {count} members, and {groups[0]} "
+                "describes a group of all members; leave out members, or the groups of the task"
+            )
         self._stored_moments = source.moments
         self._buffers = Buffers()
         self._moments = moments

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass, field, replace
+from itertools import pairwise
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formulas.formula import Formula
+from data_pipeline.formulas.formula import GROUP_MEAN, GROUP_SPREAD, Formula
 from data_pipeline.variables.variable import Channel as Channel
 from data_pipeline.variables.variable import Variable as Variable
 from data_pipeline.variables.variable import own_process as own_process
@@ -47,7 +48,8 @@ class Task(HasChannels):
     Every target must be an input, because models correct the raw ensemble. `static` are static fields (`lsm`, `z` of
     the surface) in addition to the position, which is always included. `other_leads` are fields of the same forecast at
     other lead times, in the format of `Channel.other_lead`. `analysis` are variables of the analysis at the start.
-    `formulas` are inputs that are computed from other fields, such as `advection(t@850)`.
+    `formulas` are inputs that are computed from other fields, such as `advection(t@850)`; formulas of groups of members
+    are the last. `groups` adds the formulas of `group_formulas`.
     `thresholds` are events that `evaluate` scores, as text such as `> 0 degC`; data and models do not depend on
     thresholds, so tasks that differ only in thresholds are equal.
     """
@@ -61,8 +63,9 @@ class Task(HasChannels):
     analysis: tuple[Variable, ...] = ()
     formulas: tuple[Formula, ...] = ()
     thresholds: tuple[str, ...] = field(default=(), compare=False)
+    groups: InitVar[Mapping[str, int] | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, groups: Mapping[str, int] | None) -> None:
         object.__setattr__(self, "thresholds", tuple(str(text) for text in _listed("thresholds", self.thresholds)))
         for name in ("inputs", "targets"):
             values = tuple(
@@ -91,6 +94,8 @@ class Task(HasChannels):
         )
         object.__setattr__(self, "analysis", analysis)
         formulas = tuple(v if isinstance(v, Formula) else Formula.parse(v) for v in _listed("formulas", self.formulas))
+        formulas += tuple(group_formulas(self.targets, groups or {}))
+        formulas = tuple(sorted(formulas, key=lambda formula: formula.members != ()))
         object.__setattr__(self, "formulas", formulas)
         for name, found in (("other_leads", others), ("analysis", analysis), ("formulas", formulas)):
             if len(set(found)) < len(found):
@@ -120,6 +125,13 @@ class Task(HasChannels):
         return tuple(self.inputs.index(target) for target in self.targets)
 
     @property
+    def group_means(self) -> tuple[tuple[int, ...], ...]:
+        """For each target, the indices among the channels of the means of groups of its members."""
+        first = len(self.channels) - len(self.formulas)
+        means = [(k, one.leaves[0]) for k, one in enumerate(self.formulas, first) if one.operation == GROUP_MEAN]
+        return tuple(tuple(k for k, leaf in means if leaf.variable == target) for target in self.targets)
+
+    @property
     def parity(self) -> tuple[int, ...]:
         """`Variable.parity` of each channel."""
         return tuple(channel.variable.parity for channel in self.channels)
@@ -141,6 +153,31 @@ class Task(HasChannels):
         }  # fmt: skip
         further = {"other_leads": self.other_leads, "analysis": self.analysis, "formulas": self.formulas}
         return values | {name: [str(v) for v in found] for name, found in further.items() if found}
+
+
+def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> list[Formula]:
+    """Return the inputs that describe groups of exchangeable members, {"control": 0, "perturbed": 1}, of all `targets`.
+
+    A group has a name and the number of its first member; it ends before the first member of the next group. Inputs are
+    the mean of every group but the last, whose mean follows from the ensemble mean and the other groups, and the
+    spread of every group that may have several members. One group is the ensemble itself, and adds nothing.
+
+    >>> print(*group_formulas([Variable("2t")], {"control": 0, "perturbed": 1}))
+    group_mean(2t, 0, 0) group_spread(2t, 1)
+    """
+    firsts = list(groups.values())
+    if any(type(one) is not int or one < 0 for one in firsts) or firsts != sorted(set(firsts)):
+        raise InputError(
+            "task.groups must have the number of the first member of each group, increasing, such as {control: 0, "
+            f"perturbed: 1}}, got {dict(groups)}"
+        )
+    parts = [f"{first}, {following - 1}" for first, following in pairwise(firsts)]
+    found = []
+    for target in targets if parts else ():
+        found += [f"{GROUP_MEAN}({target}, {part})" for part in parts]
+        several = [f"{first}, {end - 1}" for first, end in pairwise(firsts) if end - first > 1]
+        found += [f"{GROUP_SPREAD}({target}, {part})" for part in (*several, firsts[-1])]
+    return [Formula.parse(text) for text in found]
 
 
 def _listed(name: str, values: object) -> Iterable:

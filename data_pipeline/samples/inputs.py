@@ -13,6 +13,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
+from data_pipeline.formulas.formula import Formula
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid, unit_vectors
 from data_pipeline.grids.grid_coordinates import static_on
@@ -28,6 +29,7 @@ from data_pipeline.protocols import (
     Window,
 )
 from data_pipeline.regridding.regridded_reader import RegriddedReader, on_forecasts_grid
+from data_pipeline.samples.group_fields import group_fields
 from data_pipeline.samples.pseudo_members import read_moments
 from data_pipeline.task import POSITION, Channel, Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, check_targets
@@ -68,6 +70,10 @@ def input_fields(source: FieldSource, task: Task) -> Fields:
     held = source.formulas if isinstance(source, FormulaSource) else ()
     if {*task.formulas} <= {*held}:
         return _read_fields(source, task)
+    members_alone = replace(task, formulas=tuple(one for one in task.formulas if not one.members))
+    if members_alone != task:
+        base = input_fields(source, members_alone)
+        return _with_groups(base, source, members_alone, task.formulas[len(members_alone.formulas) :])
     base = _read_fields(source, without_formulas(task))
     if (own := on_forecasts_grid(base.reader)) is None:
         return formula_fields(base, task)
@@ -109,6 +115,17 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
         missing = next(group for group in groups if not np.isin(own.init_times, group.fields.init_times).any())
         raise InputError(_no_common_start(task, missing, own.init_times))
     return _joined(groups, own.init_times[complete])
+
+
+def _with_groups(base: Fields, source: FieldSource, task: Task, formulas: Sequence[Formula]) -> InputFields:
+    """Return the channels of `task`, which are open as `base`, and `formulas` of groups of members."""
+    variables = tuple(dict.fromkeys(leaf.variable for formula in formulas for leaf in formula.leaves))
+    found = group_fields(source.ensemble_fields(variables, task.lead_times), formulas)
+    leads = tuple(range(len(task.lead_times)))
+    own = ChannelGroup(task.channels, base, leads, tuple(range(len(base.numbers))))
+    groups = ChannelGroup(tuple(map(Channel, formulas)), found, leads, (0,) * len(base.numbers))
+    joined = _joined([own, groups], base.init_times[np.isin(base.init_times, found.init_times)])
+    return replace(joined, groups=(*base.groups, joined.groups[1])) if isinstance(base, InputFields) else joined
 
 
 def _joined(groups: Sequence[ChannelGroup], starts: np.ndarray) -> InputFields:

@@ -47,15 +47,17 @@ KINDS = {
     "other lead times": {"lead_times": [24], "other_leads": ["2t+48h"]},
     "analyses": {"analysis": ["2t", "msl"]},
     "formulas": {"formulas": ["change(2t, 24)", "speed@850", "gradient(t@850)"]},
+    "groups of members": {"targets": ["2t"], "formulas": ["change(2t, 24)"], "groups": {"control": 0, "others": 1}},
 }
 """Options of tasks, in addition to those of `PLAIN`."""
 PLAIN = {"inputs": ["2t"], "targets": ["2t"], "lead_times": [24, 48]}
 EVERYTHING = Task(
     "everything", ["2t", "msl", "sst", "t@850", "t@500", "tp:24h"], ["2t", "msl", "tp:24h"], [24, 48], ["lsm"],
     ["2t-24h", "msl-48h", "2t+48h", "2t+0h"], ["2t", "msl"], ["change(2t, 24)", "speed@850", "gradient(t@850)"],
+    groups={"control": 0, "others": 1},
 )  # fmt: skip
 TASKS = {kind: Task("kind", **(PLAIN | options)) for kind, options in KINDS.items()} | {
-    "everything": EVERYTHING, "everything of single cells": replace(EVERYTHING, formulas=()),
+    "everything": EVERYTHING, "everything of single cells": replace(EVERYTHING, formulas=EVERYTHING.formulas[3:]),
 }  # fmt: skip
 
 GAPS = {
@@ -104,6 +106,8 @@ def through_store(of=None, dates=None, moments=False, **subset):
 
     def substitute(world, task):
         options = {"dates": dates or ALL_DATES, **subset} | ({"moments": True} if moments else {})
+        if "members" in options:
+            options["members"] = members_of(task)
         dataset = ForecastDataset(pickle.loads(pickle.dumps(world.store(of or task, dates, moments))), task, **options)
         expected, whole = world.plain(task, **options)
         assert dataset.fingerprint == whole.fingerprint
@@ -145,12 +149,18 @@ def through_caches(world, task):
     return found, dataset, world.plain(task)
 
 
+def members_of(task):
+    """Return some members, or all in another order, if the task describes groups of members."""
+    return [2, 0, 1] if any(formula.members for formula in task.formulas) else [2, 0]
+
+
 def through_tile(world, task, source=lambda world, task: world.archive):
     """Read some rows, columns and members."""
     whole, of_all = world.plain(task)
     rows, columns = slice(1, 4), slice(2, 7) if whole[0].target.shape[-1] > 1 else slice(None)
-    dataset = ForecastDataset(source(world, task), task, ALL_DATES, rows=rows, columns=columns, members=[2, 0])
-    few = [one._replace(ensemble=one.ensemble[[2, 0]], mask=one.ensemble[[2, 0]].isfinite().all(0)) for one in whole]
+    some = members_of(task)
+    dataset = ForecastDataset(source(world, task), task, ALL_DATES, rows=rows, columns=columns, members=some)
+    few = [one._replace(ensemble=one.ensemble[some], mask=one.ensemble[some].isfinite().all(0)) for one in whole]
     on_grid = ("ensemble", "mask", "static", "target")
     cut = [one._replace(**{name: getattr(one, name)[..., rows, columns] for name in on_grid}) for one in few]
     return dataset, dataset, (cut, of_all)
@@ -270,7 +280,7 @@ FEW = ("2t", "msl")
 CHOICES = {
     "inputs": FEW, "targets": FEW, "lead_times": (24, 48), "analysis": FEW,
     "other_leads": [name + at for name, at in product(FEW, ("-24h", "+0h", "+48h"))],
-    "formulas": ["change(2t, 24)", "change(msl, 24)"],
+    "formulas": ["change(2t, 24)", "change(msl, 24)", "group_mean(2t, 0, 0)", "group_spread(msl, 1)"],
 }  # fmt: skip
 
 
