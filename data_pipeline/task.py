@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from itertools import pairwise
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formulas.formula import GROUP_MEAN, GROUP_SPREAD, Formula
+from data_pipeline.formulas.formula import (
+    GROUP_MEAN,
+    GROUP_SPREAD,
+    LAGGED_MEAN,
+    LAGGED_SPREAD,
+    MEANS_OF_GROUPS,
+    Formula,
+)
 from data_pipeline.variables.variable import Channel as Channel
 from data_pipeline.variables.variable import Variable as Variable
 from data_pipeline.variables.variable import own_process as own_process
@@ -49,7 +56,8 @@ class Task(HasChannels):
     the surface) in addition to the position, which is always included. `other_leads` are fields of the same forecast at
     other lead times, in the format of `Channel.other_lead`. `analysis` are variables of the analysis at the start.
     `formulas` are inputs that are computed from other fields, such as `advection(t@850)`; formulas of groups of members
-    are the last. `groups` adds the formulas of `group_formulas`.
+    are the last. `groups` adds the formulas of `group_formulas`, and `lagged`, the hours between earlier starts and the
+    forecast, mean and spread of the members that started then and are valid at the same time.
     `thresholds` are events that `evaluate` scores, as text such as `> 0 degC`; data and models do not depend on
     thresholds, so tasks that differ only in thresholds are equal.
     """
@@ -64,8 +72,9 @@ class Task(HasChannels):
     formulas: tuple[Formula, ...] = ()
     thresholds: tuple[str, ...] = field(default=(), compare=False)
     groups: InitVar[Mapping[str, int] | None] = None
+    lagged: InitVar[Iterable[int]] = ()
 
-    def __post_init__(self, groups: Mapping[str, int] | None) -> None:
+    def __post_init__(self, groups: Mapping[str, int] | None, lagged: Iterable[int]) -> None:
         object.__setattr__(self, "thresholds", tuple(str(text) for text in _listed("thresholds", self.thresholds)))
         for name in ("inputs", "targets"):
             values = tuple(
@@ -95,11 +104,17 @@ class Task(HasChannels):
         object.__setattr__(self, "analysis", analysis)
         formulas = tuple(v if isinstance(v, Formula) else Formula.parse(v) for v in _listed("formulas", self.formulas))
         formulas += tuple(group_formulas(self.targets, groups or {}))
+        formulas += tuple(lagged_formulas(self.targets, tuple(_listed("lagged", lagged))))
         formulas = tuple(sorted(formulas, key=lambda formula: formula.members != ()))
         object.__setattr__(self, "formulas", formulas)
         for name, found in (("other_leads", others), ("analysis", analysis), ("formulas", formulas)):
             if len(set(found)) < len(found):
                 raise InputError(f"task {self.name}: {name} must be different variables, got {_join(found)}")
+        for formula in formulas:
+            if formula.members and formula.leaves[0].variable not in self.inputs:
+                raise InputError(
+                    f"task {self.name}: add {formula.leaves[0]} to the inputs; {formula} is of its members"
+                )
         for variable in self.inputs:
             if variable.period > leads[0]:
                 raise InputError(
@@ -128,7 +143,7 @@ class Task(HasChannels):
     def group_means(self) -> tuple[tuple[int, ...], ...]:
         """For each target, the indices among the channels of the means of groups of its members."""
         first = len(self.channels) - len(self.formulas)
-        means = [(k, one.leaves[0]) for k, one in enumerate(self.formulas, first) if one.operation == GROUP_MEAN]
+        means = [(k, one.leaves[0]) for k, one in enumerate(self.formulas, first) if one.operation in MEANS_OF_GROUPS]
         return tuple(tuple(k for k, leaf in means if leaf.variable == target) for target in self.targets)
 
     @property
@@ -178,6 +193,18 @@ def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> li
         several = [f"{first}, {end - 1}" for first, end in pairwise(firsts) if end - first > 1]
         found += [f"{GROUP_SPREAD}({target}, {part})" for part in (*several, firsts[-1])]
     return [Formula.parse(text) for text in found]
+
+
+def lagged_formulas(targets: Iterable[Variable], lags: Sequence[int]) -> list[Formula]:
+    """Return mean and spread of the members of earlier starts, `lags` hours before the forecast, of all `targets`.
+
+    >>> print(*lagged_formulas([Variable("2t")], [24]))
+    lagged_mean(2t, 24) lagged_spread(2t, 24)
+    """
+    if any(type(one) is not int or one <= 0 for one in lags) or list(lags) != sorted(set(lags)):
+        raise InputError(f"task.lagged must be increasing whole hours above zero, such as [24, 48], got {list(lags)}")
+    operations = (LAGGED_MEAN, LAGGED_SPREAD)
+    return [Formula.parse(f"{name}({one}, {lag})") for one in targets for lag in lags for name in operations]
 
 
 def _listed(name: str, values: object) -> Iterable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from data_pipeline.common.errors import InputError
@@ -23,7 +23,9 @@ from data_pipeline.variables.variable import Channel, Variable
 WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed", "geopotential_tendency")
 """Operations on both components of the wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""
 GROUP_OPERATIONS = GROUP_MEAN, GROUP_SPREAD = "group_mean", "group_spread"
-"""Operations on a group of members: all members have the same value."""
+LAGGED_OPERATIONS = LAGGED_MEAN, LAGGED_SPREAD = "lagged_mean", "lagged_spread"
+"""Operations on a group of members, or on all members of an earlier start: all members have the same value."""
+MEANS_OF_GROUPS, SPREADS_OF_GROUPS = (GROUP_MEAN, LAGGED_MEAN), (GROUP_SPREAD, LAGGED_SPREAD)
 WHOLE_GLOBE = 1_000_000
 """Reach of operations whose values depend on all rows: more rows than any grid has."""
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -35,13 +37,15 @@ class Formula(Variable):
 
     `name` consists of the operation and a hash of the operands, so that a store can hold the values like a variable.
     `operation` is a key of `FORMULA_OPERATIONS`; its `operands` are channels of the same forecast, or other formulas.
-    `members` are the first and the last number of the members of a group, or the first number only.
+    `members` are the first and the last number of the members of a group, or the first number only; `lag` says how many
+    hours before the forecast the group has started. Its fields are valid at the same time.
     Formulas with equal operations and operands are equal: `vorticity@500` equals `vorticity(u@500, v@500)`.
     """
 
     operation: str = ""
     operands: tuple[Channel | Formula, ...] = ()
     members: tuple[int, ...] = ()
+    lag: int = 0
     text: str = field(default="", compare=False)
 
     @classmethod
@@ -146,14 +150,18 @@ def _parse(text: str, whole: str) -> Channel | Formula:
 
 
 def _make(operation: str, text: str, arguments: Sequence[Any]) -> Formula:
-    members = tuple(arguments[1:]) if operation in GROUP_OPERATIONS else ()
-    return _named(operation, text, FORMULA_OPERATIONS[operation].operands(arguments, text), members)
+    found = _named(operation, text, FORMULA_OPERATIONS[operation].operands(arguments, text), arguments[1:])
+    if operation in GROUP_OPERATIONS:
+        return replace(found, members=tuple(arguments[1:]))
+    return replace(found, members=(0,), lag=arguments[1]) if operation in LAGGED_OPERATIONS else found
 
 
-def _named(operation: str, text: str, operands: Sequence[Channel | Formula], members: tuple[int, ...] = ()) -> Formula:
-    full = ", ".join([*(one.name if isinstance(one, Formula) else str(one) for one in operands), *map(str, members)])
+def _named(operation: str, text: str, operands: Sequence[Channel | Formula], arguments: Sequence[Any] = ()) -> Formula:
+    """Return a formula; the `arguments` that are numbers belong to its name if the operands do not have them."""
+    numbers = arguments if operation in (*GROUP_OPERATIONS, *LAGGED_OPERATIONS) else ()
+    full = ", ".join([*(one.name if isinstance(one, Formula) else str(one) for one in operands), *map(str, numbers)])
     name = f"{operation}_{sha256_of_bytes(full.encode())[:12]}"
-    return Formula(name, operation=operation, operands=tuple(operands), members=members, text=text)
+    return Formula(name, operation=operation, operands=tuple(operands), text=text)
 
 
 def _is_formula(text: str) -> bool:
@@ -217,6 +225,12 @@ def _grouped(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ..
     _require(isinstance(field, Channel) and field.origin == "lead" and len(numbers) in (1, 2), text)
     _require(all(type(one) is int for one in numbers) and numbers == sorted(numbers), text)
     return (field,)
+
+
+def _lagged(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    """Return the variable of all members of an earlier start."""
+    _require(len(arguments) == 2 and type(arguments[1]) is int and arguments[1] > 0, text)
+    return _grouped(arguments, text)
 
 
 def _scalar(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
@@ -376,6 +390,8 @@ FORMULA_OPERATIONS = {
     "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),
     GROUP_MEAN: FormulaOperation("group_mean(2t, 1, 50)", _grouped, _times("")),
     GROUP_SPREAD: FormulaOperation("group_spread(2t, 1, 50)", _grouped, _times(""), parity=0),
+    LAGGED_MEAN: FormulaOperation("lagged_mean(2t, 24)", _lagged, _times("")),
+    LAGGED_SPREAD: FormulaOperation("lagged_spread(2t, 24)", _lagged, _times(""), parity=0),
     "lagrangian_change": FormulaOperation("lagrangian_change(t@850, 24)", _followed, _of_parcel, WHOLE_GLOBE),
 }
 """The operations by name. An operation of parity -1 on wind components, which also have parity -1, has parity 1."""

@@ -59,11 +59,12 @@ def open_task(source: DataSource, task: Task, dates: Dates, moments: bool = Fals
     return OpenedTask(inputs, truth, static_values(inputs.grid, task, source))
 
 
-def input_fields(source: FieldSource, task: Task) -> Fields:
+def input_fields(source: FieldSource, task: Task, earlier: FieldSource | None = None) -> Fields:
     """Open the channels of `task` to read samples from: (M, C, h, W) in the order of `Task.channels`.
 
-    Starts at which a channel has no field at all are left out, see `starts_without_input`. Formulas are computed when a
-    sample is read, unless the source holds their values.
+    `earlier` has the forecasts of earlier starts, if the `source` does not. Starts at which a channel has no field at
+    all are left out, see `starts_without_input`. Formulas are computed when a sample is read, unless the source holds
+    their values.
     """
     if not task.formulas:
         return _read_fields(source, task)
@@ -73,7 +74,7 @@ def input_fields(source: FieldSource, task: Task) -> Fields:
     members_alone = replace(task, formulas=tuple(one for one in task.formulas if not one.members))
     if members_alone != task:
         base = input_fields(source, members_alone)
-        return _with_groups(base, source, members_alone, task.formulas[len(members_alone.formulas) :])
+        return _with_groups(base, source, earlier or source, members_alone, task)
     base = _read_fields(source, without_formulas(task))
     if (own := on_forecasts_grid(base.reader)) is None:
         return formula_fields(base, task)
@@ -104,6 +105,12 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
     if task.formulas:
         fields, channels = source.ensemble_fields(task.formulas, task.lead_times), tuple(map(Channel, task.formulas))
         groups.append(ChannelGroup(channels, fields, groups[0].leads, _members(fields, own, channels)))
+    return _of_groups(task, groups)
+
+
+def _of_groups(task: Task, groups: Sequence[ChannelGroup]) -> InputFields:
+    """Return the channels of all groups at the starts that all of them have; `InputError` if there are none."""
+    own = groups[0].fields
     for group in groups:
         if not own.grid.matches(group.fields.grid):
             raise InputError(
@@ -117,15 +124,20 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
     return _joined(groups, own.init_times[complete])
 
 
-def _with_groups(base: Fields, source: FieldSource, task: Task, formulas: Sequence[Formula]) -> InputFields:
-    """Return the channels of `task`, which are open as `base`, and `formulas` of groups of members."""
-    variables = tuple(dict.fromkeys(leaf.variable for formula in formulas for leaf in formula.leaves))
-    found = group_fields(source.ensemble_fields(variables, task.lead_times), formulas)
-    leads = tuple(range(len(task.lead_times)))
-    own = ChannelGroup(task.channels, base, leads, tuple(range(len(base.numbers))))
-    groups = ChannelGroup(tuple(map(Channel, formulas)), found, leads, (0,) * len(base.numbers))
-    joined = _joined([own, groups], base.init_times[np.isin(base.init_times, found.init_times)])
-    return replace(joined, groups=(*base.groups, joined.groups[1])) if isinstance(base, InputFields) else joined
+def _with_groups(base: Fields, source: FieldSource, earlier: FieldSource, own: Task, task: Task) -> InputFields:
+    """Return the channels of `task`; those of `own`, without formulas of groups of members, are open as `base`."""
+    leads, everyone = tuple(range(len(task.lead_times))), tuple(range(len(base.numbers)))
+    groups = [ChannelGroup(own.channels, base, leads, everyone)]
+    formulas = task.formulas[len(own.formulas) :]
+    for (leaf, lag), same in groupby(formulas, lambda formula: (formula.leaves[0], formula.lag)):
+        members = (earlier if lag else source).ensemble_fields(
+            [leaf.variable], [lead + lag for lead in task.lead_times]
+        )
+        found = group_fields(members, tuple(same))
+        channels = tuple(Channel(variable) for variable in found.variables)
+        groups.append(ChannelGroup(channels, found, leads, (0,) * len(everyone), derived=not lag))
+    joined = _of_groups(task, groups)
+    return replace(joined, groups=(*base.groups, *joined.groups[1:])) if isinstance(base, InputFields) else joined
 
 
 def _joined(groups: Sequence[ChannelGroup], starts: np.ndarray) -> InputFields:
@@ -168,7 +180,7 @@ def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetim
         return found
     own, *others = fields.groups
     for group in others:
-        incomplete = group.fields.incomplete if empty else {}
+        incomplete = group.fields.incomplete if empty and not group.derived else {}
         lacking = Counter(init for (init, _), lacks in incomplete.items() if lacks.count == lacks.of)
         gone = [init for init, count in lacking.items() if count == len(group.fields.lead_times)]
         known = np.delete(group.fields.init_times, gone)
@@ -216,6 +228,8 @@ class ChannelGroup:
     fields: Fields
     leads: tuple[int, ...]
     members: tuple[int, ...]
+    derived: bool = False
+    """Whether all fields are computed from fields of other groups, whose missing fields are counted."""
 
     @property
     def meanings(self) -> list[Meaning]:
@@ -239,10 +253,10 @@ class InputFields(Fields):
     @cached_property
     def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
         """The missing fields of each forecast that lacks one, the channels at the sample's lead time first."""
-        size = sum(len(group.channels) for group in self.groups) * len(self.numbers)
+        size = sum(len(group.channels) for group in self.groups if not group.derived) * len(self.numbers)
         found: dict[tuple[int, int], MissingFields] = {}
         for group in self.groups:
-            if not group.fields.incomplete:
+            if group.derived or not group.fields.incomplete:
                 continue
             names = {str(channel.variable): str(channel) for channel in group.channels}
             at = np.searchsorted(group.fields.init_times, self.init_times).tolist()
@@ -317,6 +331,8 @@ def _members(fields: Fields, own: Fields, channels: Sequence[Channel]) -> tuple[
 def _no_common_start(task: Task, group: ChannelGroup, starts: np.ndarray) -> str:
     names = ", ".join(map(str, group.fields.variables))
     kind = "analysis of" if group.channels[0].origin == "analysis" else "other lead time of"
+    if isinstance(group.channels[0].variable, Formula):
+        kind = "fields of"
     times = group.fields.init_times
     return (
         f"task {task.name}: no forecast has the {kind} {names} at its start: forecasts start between {starts.min()} "

@@ -155,6 +155,11 @@ def _open(forecasts: StandardDataset, analysis: xr.Dataset | None, task: Task) -
         raise InputError(f"the corrector reads the analysis of {wanted} at the start; give it as analysis=DATASET")
     if analysis is not None and not task.analysis:
         raise InputError("the corrector reads no analysis; leave out analysis")
+    if lagged := [str(one) for one in task.formulas if one.lag]:
+        raise InputError(
+            f"the corrector reads {lagged[0]}, and datasets have no earlier starts; correct files with "
+            "deepweather correct earlier=[FILES]"
+        )
     fields = [one for one in task.fields_read if one.origin != "analysis" and type(one.variable) is Variable]
     parts: dict[str, tuple[StandardDataset, Sequence[str], Iterable[Variable]]]
     parts = {"forecasts": (forecasts, FORECAST, list(dict.fromkeys(one.variable for one in fields)))}

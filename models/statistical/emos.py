@@ -356,7 +356,8 @@ def _with_season(coefficients: Tensor, count: int, before: int) -> Tensor:
 def _group_channels(task: Task) -> tuple[tuple[int, ...], ...]:
     """Return the channels of `Task.group_means`; raise `InputError` if the targets have different groups."""
     found = task.group_means
-    members = [[task.formulas[k - len(task.channels)].members for k in channels] for channels in found]
+    means = [[task.formulas[k - len(task.channels)] for k in channels] for channels in found]
+    members = [[(one.members, one.lag) for one in own] for own in means]
     if other := next((k for k, own in enumerate(members) if own != members[0]), None):
         raise InputError(
             f"task {task.name}: {task.targets[0]} and {task.targets[other]} have means of different groups of members, "

@@ -26,6 +26,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.formats.stated_intervals import StatedIntervals
+from data_pipeline.formulas.formula import read_variable
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.samples.pseudo_members import pseudo_members
@@ -48,6 +49,7 @@ KINDS = {
     "analyses": {"analysis": ["2t", "msl"]},
     "formulas": {"formulas": ["change(2t, 24)", "speed@850", "gradient(t@850)"]},
     "groups of members": {"targets": ["2t"], "formulas": ["change(2t, 24)"], "groups": {"control": 0, "others": 1}},
+    "earlier starts": {"inputs": ["2t", "msl"], "lagged": [24]},
 }
 """Options of tasks, in addition to those of `PLAIN`."""
 PLAIN = {"inputs": ["2t"], "targets": ["2t"], "lead_times": [24, 48]}
@@ -121,6 +123,7 @@ def arrays_of(world, task, chunks=None):
     leaves = dict.fromkeys(one for formula in task.formulas for one in formula.leaves)
     read = [*map(Channel, task.inputs), *task.other_leads, *leaves]
     leads = sorted({lead for one in read for each in task.lead_times if (lead := one.lead_time(each)) >= 0})
+    leads += [72] * any(formula.lag for formula in task.formulas)
     archive, options = world.archive, {"missing": "mask", "chunks": chunks}
     inputs, truth = dict.fromkeys(one.variable for one in read), dict.fromkeys([*task.targets, *task.analysis])
     stated = [StatedIntervals.parse(archive.intervals, part) for part in ("ensemble", "analysis")]
@@ -200,10 +203,12 @@ TILES_OF_STORES = {"tile of a store", "tile of a store of moments"}
 OF_THE_TASK = {"store", "store of moments", *TILES_OF_STORES} | {name for name in SUBSTITUTES if "store" not in name}
 """Substitutes that are made of the very task, and must not refuse it."""
 OF_ALL_FIELDS = {"store of all fields", "store of moments of all fields"}
+THROUGH_ALL = ["masked cells", "everything", "earlier starts"]
 CASES = [
-    *product(["complete"], KINDS, sorted(OF_ALL_FIELDS)),
+    # The first start has no earlier one, so a store of earlier starts is one of fewer forecasts.
+    *product(["complete"], sorted(KINDS.keys() - {"earlier starts"}), sorted(OF_ALL_FIELDS)),
     *product(["gaps"], KINDS, sorted(SUBSTITUTES.keys() - OF_THE_TASK | {"store", "store of moments"})),
-    *product(["gaps"], ["masked cells", "everything"], sorted(OF_THE_TASK - {"store", "store of moments"})),
+    *product(["gaps"], THROUGH_ALL, sorted(OF_THE_TASK - {"store", "store of moments"})),
     # Stations have no derivatives, no grid to be brought to, and one column.
     *product(
         ["stations"],
@@ -280,7 +285,8 @@ FEW = ("2t", "msl")
 CHOICES = {
     "inputs": FEW, "targets": FEW, "lead_times": (24, 48), "analysis": FEW,
     "other_leads": [name + at for name, at in product(FEW, ("-24h", "+0h", "+48h"))],
-    "formulas": ["change(2t, 24)", "change(msl, 24)", "group_mean(2t, 0, 0)", "group_spread(msl, 1)"],
+    "formulas": ["change(2t, 24)", "change(msl, 24)", "group_mean(2t, 0, 0)", "group_spread(msl, 1)",
+                 "lagged_mean(2t, 24)"],
 }  # fmt: skip
 
 
@@ -293,7 +299,9 @@ def drawn_tasks(draw, choices=CHOICES):
         for name, values in choices.items()
         if values
     }
-    inputs = [*dict.fromkeys([*drawn["targets"], *drawn["inputs"]])]
+    formulas = map(read_variable, map(str, drawn.get("formulas", ())))
+    members = [formula.leaves[0].variable for formula in formulas if formula.members]
+    inputs = [*dict.fromkeys(map(str, [*drawn["targets"], *drawn["inputs"], *members]))]
     return Task("drawn", **(drawn | {"inputs": inputs, "lead_times": sorted(drawn["lead_times"])}))
 
 
