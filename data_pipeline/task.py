@@ -146,6 +146,11 @@ class Task(HasChannels):
         means = [(k, one.leaves[0]) for k, one in enumerate(self.formulas, first) if one.operation in MEANS_OF_GROUPS]
         return tuple(tuple(k for k, leaf in means if leaf.variable == target) for target in self.targets)
 
+    def group_shares(self, numbers: Sequence[int]) -> dict[str, float]:
+        """Return the share of each group among the members with these numbers, by the text of its mean."""
+        means = [one for one in self.formulas if one.operation == GROUP_MEAN]
+        return {str(one): sum(map(one.in_group, numbers)) / len(numbers) for one in means}
+
     @property
     def parity(self) -> tuple[int, ...]:
         """`Variable.parity` of each channel."""
@@ -173,9 +178,10 @@ class Task(HasChannels):
 def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> list[Formula]:
     """Return the inputs that describe groups of exchangeable members, {"control": 0, "perturbed": 1}, of all `targets`.
 
-    A group has a name and the number of its first member; it ends before the first member of the next group. Inputs are
-    the mean of every group but the last, whose mean follows from the ensemble mean and the other groups, and the
-    spread of every group that may have several members. One group is the ensemble itself, and adds nothing.
+    A group has a name and the number of its first member; it ends before the first member of the next group, and the
+    first group has all members before the second. Inputs are the mean of every group but the last, whose mean follows
+    from the ensemble mean and the other groups, and the spread of every group that may have several members. One group
+    is the ensemble itself, and adds nothing.
 
     >>> print(*group_formulas([Variable("2t")], {"control": 0, "perturbed": 1}))
     group_mean(2t, 0, 0) group_spread(2t, 1)
@@ -186,11 +192,11 @@ def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> li
             "task.groups must have the number of the first member of each group, increasing, such as {control: 0, "
             f"perturbed: 1}}, got {dict(groups)}"
         )
-    parts = [f"{first}, {following - 1}" for first, following in pairwise(firsts)]
+    ends = list(pairwise([0, *firsts[1:]]))
     found = []
-    for target in targets if parts else ():
-        found += [f"{GROUP_MEAN}({target}, {part})" for part in parts]
-        several = [f"{first}, {end - 1}" for first, end in pairwise(firsts) if end - first > 1]
+    for target in targets if ends else ():
+        found += [f"{GROUP_MEAN}({target}, {first}, {end - 1})" for first, end in ends]
+        several = [f"{first}, {end - 1}" for first, end in ends if end - first > 1]
         found += [f"{GROUP_SPREAD}({target}, {part})" for part in (*several, firsts[-1])]
     return [Formula.parse(text) for text in found]
 

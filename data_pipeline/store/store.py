@@ -114,9 +114,9 @@ class Store:
         return self.contents.grid
 
     @property
-    def moments(self) -> int | None:
-        """Number of members that the two pseudo-members represent; None if all members are stored."""
-        return len(self.contents.numbers) if self.contents.moments else None
+    def moments(self) -> tuple[int, ...] | None:
+        """Numbers of the members that the two pseudo-members represent; None if all members are stored."""
+        return self.contents.numbers if self.contents.moments else None
 
     @cached_property
     def fingerprint(self) -> str:

@@ -19,6 +19,7 @@ from data_pipeline.samples.inputs import input_fields, starts_without_input
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import differences
 from models.engines.engine import CorrectorDescription, Engine, with_cells
+from models.provenance.groups import check_groups
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def open_forecasts(
     inputs = input_fields(files, task, replace(files, forecasts=tuple(earlier)) if earlier else None)
     if not corrector.grid.matches(inputs.grid):
         raise _other_grid(files, inputs.grid, corrector.grid)
+    check_groups(corrector.provenance, task, inputs.numbers)
     if without := starts_without_input(inputs):
         start, channels = next(iter(without.items()))
         both = " or ".join(map(str, filter(None, (files, analysis, *earlier))))

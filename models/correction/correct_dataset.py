@@ -43,6 +43,7 @@ from models.members.options import CorrectionOptions
 from models.members.past_analyses import PastAnalyses
 from models.parallel.single_process import SingleProcess
 from models.provenance.envelope import untrained_sentence
+from models.provenance.groups import check_groups
 
 
 def correct_dataset(
@@ -193,6 +194,7 @@ def _check_inputs(source: _Source, corrector: CorrectorDescription, leads: tuple
             "with open_ensemble(..., target=TargetGrid(corrector.grid))"
         )
     inputs = input_fields(source, replace(corrector.task, lead_times=leads))
+    check_groups(corrector.provenance, corrector.task, inputs.numbers)
     if without := starts_without_input(inputs):
         start, channels = next(iter(without.items()))
         raise InputError(

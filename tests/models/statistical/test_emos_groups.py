@@ -13,6 +13,7 @@ from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task
 from models.distribution import Normal
+from models.provenance.groups import check_groups, stated_groups
 from models.statistical.emos import EMOS
 
 SIZES = {"control": 1, "one system": 4, "another": 6}
@@ -114,9 +115,9 @@ def test_members_may_change_places_within_their_groups():
 
 
 def test_the_gain_of_groups_in_other_years_and_with_more_members():
-    """A group may have other numbers of members than in training, as the forecasts of S2S have."""
+    """Groups may have other numbers of members than in training, as the forecasts of S2S have."""
     members, truth = weather(seed=1)
-    more = {"control": 1, "one system": 4, "another": 60}
+    more = {"control": 1, "one system": 4, "another": 12}
     emos, plain = fitted(members, truth), fitted(members, truth, None)
     for sizes in (SIZES, more):
         members, truth = weather(sizes, seed=2)
@@ -143,6 +144,15 @@ def test_before_a_fit_the_forecast_is_the_raw_ensemble():
     found = EMOS(data.task, data.grid)(batch)
     np.testing.assert_allclose(found.mu[:, 0, 0], members.mean(1), rtol=1e-6)
     np.testing.assert_allclose(found.sigma[:, 0, 0], members.std(1, ddof=1), rtol=1e-4)
+
+
+def test_a_group_with_another_share_of_the_members_is_refused():
+    data = opened(*weather(), Task("groups", ["2t"], ["2t"], [24], groups=FIRSTS))
+    provenance = stated_groups(data)
+    assert provenance == {"groups": {"group_mean(2t, 0, 0)": 1 / 11, "group_mean(2t, 1, 4)": 4 / 11}}
+    check_groups(provenance, data.task, range(16))
+    with pytest.raises(InputError, match=r"group_mean\(2t, 1, 4\) has 6% of the 65 members, in training it had 36%"):
+        check_groups(provenance, data.task, range(65))
 
 
 def test_other_groups_of_another_target_are_refused():
