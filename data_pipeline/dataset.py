@@ -58,7 +58,14 @@ class ForecastDataset(Dataset[Sample]):
         self.static = torch.from_numpy(opened.static)[:, self.rows, self.columns].contiguous()
         self._keys, self.ledger = select_forecasts(source, task, opened, dates)
         self._members = select_members(members, count := len(self._ensemble.numbers))
-        self._stored_moments = source.moments
+        if len(self._members) < count and (groups := [str(one) for one in task.formulas if one.members]):
+            raise InputError(
+                f"members={members} leaves out {count - len(self._members)} of {count} members, and {groups[0]} "
+                "describes a group of all members; leave out members, or the groups of the task"
+            )
+        self._stored_moments = source.moments is not None
+        self.numbers = source.moments or tuple(self._ensemble.numbers[k] for k in self._members)
+        """Numbers of the members of the ensemble, even if only its moments are read."""
         self._buffers = Buffers()
         self._moments = moments
         subset_members = None if self._members == tuple(range(count)) else self._members
@@ -71,7 +78,7 @@ class ForecastDataset(Dataset[Sample]):
     @property
     def members(self) -> int:
         """Number of members of the ensemble, even if only its moments are read."""
-        return self._stored_moments or len(self._members)
+        return len(self.numbers)
 
     @property
     def nbytes(self) -> int:

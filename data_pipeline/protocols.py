@@ -161,8 +161,8 @@ class DataSource(FieldSource, Protocol):
     """Forecasts, the analyses that verify them, and static fields; opening reads no values."""
 
     @property
-    def moments(self) -> int | None:
-        """Number of members that two `pseudo_members` replace; None if all are stored."""
+    def moments(self) -> tuple[int, ...] | None:
+        """Numbers of the members that two `pseudo_members` replace; None if all are stored."""
 
     @property
     def missing(self) -> MissingPolicy:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field, replace
+from itertools import pairwise
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formulas.formula import Formula
+from data_pipeline.formulas.formula import (
+    GROUP_MEAN,
+    GROUP_SPREAD,
+    LAGGED_MEAN,
+    LAGGED_SPREAD,
+    MEANS_OF_GROUPS,
+    Formula,
+)
 from data_pipeline.variables.variable import Channel as Channel
 from data_pipeline.variables.variable import Variable as Variable
 from data_pipeline.variables.variable import own_process as own_process
@@ -47,7 +55,9 @@ class Task(HasChannels):
     Every target must be an input, because models correct the raw ensemble. `static` are static fields (`lsm`, `z` of
     the surface) in addition to the position, which is always included. `other_leads` are fields of the same forecast at
     other lead times, in the format of `Channel.other_lead`. `analysis` are variables of the analysis at the start.
-    `formulas` are inputs that are computed from other fields, such as `advection(t@850)`.
+    `formulas` are inputs that are computed from other fields, such as `advection(t@850)`; formulas of groups of members
+    are the last. `groups` adds the formulas of `group_formulas`, and `lagged`, the hours between earlier starts and the
+    forecast, mean and spread of the members that started then and are valid at the same time.
     `thresholds` are events that `evaluate` scores, as text such as `> 0 degC`; data and models do not depend on
     thresholds, so tasks that differ only in thresholds are equal.
     """
@@ -61,8 +71,10 @@ class Task(HasChannels):
     analysis: tuple[Variable, ...] = ()
     formulas: tuple[Formula, ...] = ()
     thresholds: tuple[str, ...] = field(default=(), compare=False)
+    groups: InitVar[Mapping[str, int] | None] = None
+    lagged: InitVar[Iterable[int]] = ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, groups: Mapping[str, int] | None, lagged: Iterable[int]) -> None:
         object.__setattr__(self, "thresholds", tuple(str(text) for text in _listed("thresholds", self.thresholds)))
         for name in ("inputs", "targets"):
             values = tuple(
@@ -91,10 +103,18 @@ class Task(HasChannels):
         )
         object.__setattr__(self, "analysis", analysis)
         formulas = tuple(v if isinstance(v, Formula) else Formula.parse(v) for v in _listed("formulas", self.formulas))
+        formulas += tuple(group_formulas(self.targets, groups or {}))
+        formulas += tuple(lagged_formulas(self.targets, tuple(_listed("lagged", lagged))))
+        formulas = tuple(sorted(formulas, key=lambda formula: formula.members != ()))
         object.__setattr__(self, "formulas", formulas)
         for name, found in (("other_leads", others), ("analysis", analysis), ("formulas", formulas)):
             if len(set(found)) < len(found):
                 raise InputError(f"task {self.name}: {name} must be different variables, got {_join(found)}")
+        for formula in formulas:
+            if formula.members and formula.leaves[0].variable not in self.inputs:
+                raise InputError(
+                    f"task {self.name}: add {formula.leaves[0]} to the inputs; {formula} is of its members"
+                )
         for variable in self.inputs:
             if variable.period > leads[0]:
                 raise InputError(
@@ -120,6 +140,18 @@ class Task(HasChannels):
         return tuple(self.inputs.index(target) for target in self.targets)
 
     @property
+    def group_means(self) -> tuple[tuple[int, ...], ...]:
+        """For each target, the indices among the channels of the means of groups of its members."""
+        first = len(self.channels) - len(self.formulas)
+        means = [(k, one.leaves[0]) for k, one in enumerate(self.formulas, first) if one.operation in MEANS_OF_GROUPS]
+        return tuple(tuple(k for k, leaf in means if leaf.variable == target) for target in self.targets)
+
+    def group_shares(self, numbers: Sequence[int]) -> dict[str, float]:
+        """Return the share of each group among the members with these numbers, by the text of its mean."""
+        means = [one for one in self.formulas if one.operation == GROUP_MEAN]
+        return {str(one): sum(map(one.in_group, numbers)) / len(numbers) for one in means}
+
+    @property
     def parity(self) -> tuple[int, ...]:
         """`Variable.parity` of each channel."""
         return tuple(channel.variable.parity for channel in self.channels)
@@ -141,6 +173,44 @@ class Task(HasChannels):
         }  # fmt: skip
         further = {"other_leads": self.other_leads, "analysis": self.analysis, "formulas": self.formulas}
         return values | {name: [str(v) for v in found] for name, found in further.items() if found}
+
+
+def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> list[Formula]:
+    """Return the inputs that describe groups of exchangeable members, {"control": 0, "perturbed": 1}, of all `targets`.
+
+    A group has a name and the number of its first member; it ends before the first member of the next group, and the
+    first group has all members before the second. Inputs are the mean of every group but the last, whose mean follows
+    from the ensemble mean and the other groups, and the spread of every group that may have several members. One group
+    is the ensemble itself, and adds nothing.
+
+    >>> print(*group_formulas([Variable("2t")], {"control": 0, "perturbed": 1}))
+    group_mean(2t, 0, 0) group_spread(2t, 1)
+    """
+    firsts = list(groups.values())
+    if any(type(one) is not int or one < 0 for one in firsts) or firsts != sorted(set(firsts)):
+        raise InputError(
+            "task.groups must have the number of the first member of each group, increasing, such as {control: 0, "
+            f"perturbed: 1}}, got {dict(groups)}"
+        )
+    ends = list(pairwise([0, *firsts[1:]]))
+    found = []
+    for target in targets if ends else ():
+        found += [f"{GROUP_MEAN}({target}, {first}, {end - 1})" for first, end in ends]
+        several = [f"{first}, {end - 1}" for first, end in ends if end - first > 1]
+        found += [f"{GROUP_SPREAD}({target}, {part})" for part in (*several, firsts[-1])]
+    return [Formula.parse(text) for text in found]
+
+
+def lagged_formulas(targets: Iterable[Variable], lags: Sequence[int]) -> list[Formula]:
+    """Return mean and spread of the members of earlier starts, `lags` hours before the forecast, of all `targets`.
+
+    >>> print(*lagged_formulas([Variable("2t")], [24]))
+    lagged_mean(2t, 24) lagged_spread(2t, 24)
+    """
+    if any(type(one) is not int or one <= 0 for one in lags) or list(lags) != sorted(set(lags)):
+        raise InputError(f"task.lagged must be increasing whole hours above zero, such as [24, 48], got {list(lags)}")
+    operations = (LAGGED_MEAN, LAGGED_SPREAD)
+    return [Formula.parse(f"{name}({one}, {lag})") for one in targets for lag in lags for name in operations]
 
 
 def _listed(name: str, values: object) -> Iterable:

@@ -187,6 +187,8 @@ def plan_evaluation(cfg: DictConfig, mesh: Mesh) -> Plan:
     check_shown(cfg.shown_corrector, {*with_first_runs(paths, group_runs(list(paths))), *files})
     if files and member_counts:
         raise InputError("member_counts needs members of all models, but forecasts has files; leave out one of them")
+    if member_counts and (groups := [str(one) for one in task.formulas if one.members]):
+        raise InputError(f"member_counts leaves out members, and {groups[0]} describes a group of all; leave out one")
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
     check_between("emos_minutes", cfg.emos_minutes, 0, math.inf)
     check_integer("batch_size", cfg.batch_size, 1)

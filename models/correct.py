@@ -17,6 +17,7 @@ from data_pipeline.common.cost_meter import CostMeter, print_usage
 from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
+from data_pipeline.common.files import expand_paths
 from data_pipeline.common.machine_memory import MEDIUM_ARRAYS, keep_freed_memory
 from data_pipeline.common.messages import say
 from data_pipeline.formats.variables import checked_names
@@ -89,6 +90,7 @@ def correct_cycle(
     summary = correct_files(
         engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, cycle.output_type, guards,
         wanted_stations(options["stations"], options["static_fields"]),
+        expand_paths(path_texts("earlier", options["earlier"])) if options["earlier"] else (),
     )  # fmt: skip
     for output in outputs:
         mesh.run_on_first(partial(record_layers, output, layers))

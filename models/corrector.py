@@ -400,8 +400,12 @@ def narrow(sample: Sample, task: Task, to: Task) -> Sample:
 
 
 def needed_task(spec: dict[str, Any], task: Task) -> Task:
-    """Return the part of a task that the model of `spec` reads: all of it, or only inputs that are targets."""
-    return task.only_targets() if protocol.claims(model_class(spec.get("_target_"))).targets_only else task
+    """Return the part of a task that the model of `spec` reads: all of it, or only targets, perhaps with groups."""
+    claims = protocol.claims(model_class(spec.get("_target_")))
+    if not claims.targets_only:
+        return task
+    means = tuple(task.formulas[k - len(task.channels)] for channels in task.group_means for k in channels)
+    return replace(task.only_targets(), formulas=means if claims.reads_groups else ())
 
 
 def reads_moments(spec: Mapping[str, Any], task: Task) -> bool:

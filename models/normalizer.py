@@ -31,8 +31,8 @@ class Normalizer(nn.Module):
 
     The mean is a map, so that a network need not learn the gradient of 100 K between equator and pole. The scale is one
     number per input, so that small departures in quiet cells stay small. The truth has the mean and scale of its input,
-    so the raw ensemble stays a forecast of it. Missing cells become zero, the mean. All numbers are fitted to the
-    training years and are part of the corrector file.
+    so the raw ensemble stays a forecast of it, and so have the means of groups of its members. Missing cells become
+    zero, the mean. All numbers are fitted to the training years and are part of the corrector file.
 
     For targets with a power below 1, models see `to_power` of members and truth, for example the root of precipitation,
     and `physical` takes the inverse. `powers` has the power of each target, `bounds` their lower bounds, which the
@@ -59,6 +59,7 @@ class Normalizer(nn.Module):
         self._targets = list(task.target_channels)
         self.bounds = [target.bounds[0] or 0.0 for target in task.targets] if bounds is None else list(bounds)
         self._upper = [torch.inf if target.bounds[1] is None else target.bounds[1] for target in task.targets]
+        self._group_means = [(t, k) for t, channels in enumerate(task.group_means) for k in channels]
         self._names = [(str(channel), channel.variable.sea_only) for channel in task.channels]
         C, S = len(task.channels), len(task.static_names)
         self.register_buffer("location", torch.zeros(C, *grid.shape))
@@ -139,6 +140,9 @@ class Normalizer(nn.Module):
         squares = squares + count * (mean - self.location.double()).square()
         total, weight = (squares * area).sum((1, 2)), (count * area).sum((1, 2))
         self.scale.copy_(_positive(torch.sqrt(total / weight.clamp(min=1e-12))))
+        for target, channel in self._group_means:
+            for values in (self.location, self.scale):
+                values[channel] = values[self._targets[target]]
 
     def set_normalization(self, found: NormalizationData, static: Tensor) -> None:
         """Set the statistics of inputs from a file of `deepweather prepare`; `static` (S, H, W) are static fields."""
@@ -207,13 +211,16 @@ class Normalizer(nn.Module):
         return (self._power(values) - location) / scale
 
     def _take_powers(self, sample: Sample) -> Sample:
-        """Return a batch in physical units with powers of the targets' members and truth."""
+        """Return a batch in physical units with powers of the targets' members and truth, and of means of groups."""
         if set(self.powers) == {1}:
             return sample
         ensemble = sample.ensemble.clone()
         powers = self._power(select_channels(ensemble, self._targets, 2))
         for target, channel in enumerate(self._targets):
             ensemble[:, :, channel] = powers[:, :, target]
+        for target, channel in self._group_means:
+            means = self._power(ensemble[:, :, channel, None].expand(-1, -1, len(self._targets), -1, -1))
+            ensemble[:, :, channel] = means[:, :, target]
         return sample._replace(ensemble=ensemble, target=self._power(sample.target))
 
     def _power(self, values: Tensor) -> Tensor:

@@ -81,8 +81,8 @@ class Reporting(Protocol):
 class Claims:
     """Properties of a model, each stated by an attribute of the same name that is True or False.
 
-    `moments_only` and `targets_only` are read from the class, before the model is built. The others may depend on the
-    model's options: then they are a property, or are set in the constructor.
+    `moments_only`, `targets_only` and `reads_groups` are read from the class, before the model is built. The others may
+    depend on the model's options: then they are a property, or are set in the constructor.
     """
 
     moments_only: bool = False
@@ -90,6 +90,8 @@ class Claims:
     both."""
     targets_only: bool = False
     """The model uses only inputs that are targets; other inputs are not read from the files."""
+    reads_groups: bool = False
+    """Of the other inputs, a model that claims `targets_only` gets the means of groups of members of its targets."""
     physical: bool = False
     """The model gets samples and returns distributions in physical units, without normalisation."""
     first_member: bool = False
@@ -108,7 +110,7 @@ class Claims:
     grids only, and `Points` (stations, projected and curvilinear grids) are an error."""
 
 
-CLASS_CLAIMS = ("moments_only", "targets_only")
+CLASS_CLAIMS = ("moments_only", "targets_only", "reads_groups")
 """Claims that decide which data are read from the files, so they are read from the class."""
 CLAIM_NAMES = tuple(field.name for field in fields(Claims))
 OPTIONAL_METHODS = ("fit", "normalise")

@@ -10,7 +10,7 @@ from data_pipeline.grid import Grid
 
 GRID = Grid.regular(4, 8)
 STARTS = np.datetime64("2020-01-01", "ns") + np.arange(6) * np.timedelta64(1, "D")
-LEADS, NUMBERS, LEVELS = (0, 24, 48), (0, 1, 2), (850, 500)
+LEADS, NUMBERS, LEVELS = (0, 24, 48, 72), (0, 1, 2), (850, 500)
 TIMES = np.datetime64("2020-01-01", "ns") + np.arange(8) * np.timedelta64(1, "D")
 SPACE = {"latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes)}
 SURFACE = {"2t": "K", "msl": "Pa", "sst": "K", "tp": "m"}

@@ -35,6 +35,7 @@ from models.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.parallel.mesh_shape import AUTO
+from models.provenance.groups import stated_groups
 from models.provenance.training_dates import split_provenance, state_training, valid_days
 from training.initial_state import fit_corrector, load_initial_weights, warning_of_validation
 from training.optimization.eecrps import EECRPS, WeightedByIndex
@@ -155,6 +156,7 @@ def train_corrector(
     provenance = {
         **split_provenance(split, task.lead_times), "members": train.members, "run": run.identity,
         "data": run.fingerprint, "deepweather": version("deepweather"), "regridding": plan.regridding,
+        **stated_groups(train),
         "ledger": {name: samples.ledger.to_json() for name, samples in used.items()},
     }  # fmt: skip
     say(

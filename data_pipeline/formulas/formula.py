@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from data_pipeline.common.errors import InputError
@@ -22,6 +22,10 @@ from data_pipeline.variables.variable import Channel, Variable
 
 WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed", "geopotential_tendency")
 """Operations on both components of the wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""
+GROUP_OPERATIONS = GROUP_MEAN, GROUP_SPREAD = "group_mean", "group_spread"
+LAGGED_OPERATIONS = LAGGED_MEAN, LAGGED_SPREAD = "lagged_mean", "lagged_spread"
+"""Operations on a group of members, or on all members of an earlier start: all members have the same value."""
+MEANS_OF_GROUPS, SPREADS_OF_GROUPS = (GROUP_MEAN, LAGGED_MEAN), (GROUP_SPREAD, LAGGED_SPREAD)
 WHOLE_GLOBE = 1_000_000
 """Reach of operations whose values depend on all rows: more rows than any grid has."""
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -29,15 +33,19 @@ _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 @dataclass(frozen=True)
 class Formula(Variable):
-    """An input that is computed from other fields, separately for every member.
+    """An input that is computed from other fields, separately for every member, or from a group of members.
 
     `name` consists of the operation and a hash of the operands, so that a store can hold the values like a variable.
     `operation` is a key of `FORMULA_OPERATIONS`; its `operands` are channels of the same forecast, or other formulas.
+    `members` are the first and the last number of the members of a group, or the first number only; `lag` says how many
+    hours before the forecast the group has started. Its fields are valid at the same time.
     Formulas with equal operations and operands are equal: `vorticity@500` equals `vorticity(u@500, v@500)`.
     """
 
     operation: str = ""
     operands: tuple[Channel | Formula, ...] = ()
+    members: tuple[int, ...] = ()
+    lag: int = 0
     text: str = field(default="", compare=False)
 
     @classmethod
@@ -89,6 +97,10 @@ class Formula(Variable):
         """The text of the formula."""
         return self.text
 
+    def in_group(self, number: int) -> bool:
+        """Return whether the member `number` belongs to the group of members."""
+        return self.members[0] <= number and (len(self.members) == 1 or number <= self.members[1])
+
     @property
     def sea_only(self) -> bool:
         """Whether a field that the formula reads is missing on land."""
@@ -97,7 +109,8 @@ class Formula(Variable):
     @property
     def parity(self) -> int:
         """The factor on the values across a pole: -1 if they change sign there, else 1."""
-        return FORMULA_OPERATIONS[self.operation].parity * _parity(self.operands[0])
+        own = FORMULA_OPERATIONS[self.operation].parity
+        return own * _parity(self.operands[0]) if own else 1
 
     def __str__(self) -> str:
         return self.text
@@ -119,7 +132,7 @@ class FormulaOperation(NamedTuple):
     reach: int = 0
     """How many rows to the north and to the south the values in a row depend on; `WHOLE_GLOBE` for all rows."""
     parity: int = 1
-    """Parity of the values if the first operand does not change sign across a pole."""
+    """Parity of the values if the first operand does not change sign across a pole; 0 if they never do."""
 
 
 def _parse(text: str, whole: str) -> Channel | Formula:
@@ -137,11 +150,16 @@ def _parse(text: str, whole: str) -> Channel | Formula:
 
 
 def _make(operation: str, text: str, arguments: Sequence[Any]) -> Formula:
-    return _named(operation, text, FORMULA_OPERATIONS[operation].operands(arguments, text))
+    found = _named(operation, text, FORMULA_OPERATIONS[operation].operands(arguments, text), arguments[1:])
+    if operation in GROUP_OPERATIONS:
+        return replace(found, members=tuple(arguments[1:]))
+    return replace(found, members=(0,), lag=arguments[1]) if operation in LAGGED_OPERATIONS else found
 
 
-def _named(operation: str, text: str, operands: Sequence[Channel | Formula]) -> Formula:
-    full = ", ".join(operand.name if isinstance(operand, Formula) else str(operand) for operand in operands)
+def _named(operation: str, text: str, operands: Sequence[Channel | Formula], arguments: Sequence[Any] = ()) -> Formula:
+    """Return a formula; the `arguments` that are numbers belong to its name if the operands do not have them."""
+    numbers = arguments if operation in (*GROUP_OPERATIONS, *LAGGED_OPERATIONS) else ()
+    full = ", ".join([*(one.name if isinstance(one, Formula) else str(one) for one in operands), *map(str, numbers)])
     name = f"{operation}_{sha256_of_bytes(full.encode())[:12]}"
     return Formula(name, operation=operation, operands=tuple(operands), text=text)
 
@@ -195,7 +213,24 @@ def _require(right: bool, text: str) -> None:
 
 
 def _are_fields(arguments: Sequence[Any], count: int) -> bool:
-    return len(arguments) == count and all(isinstance(one, Channel | Formula) for one in arguments)
+    """Return whether there are `count` arguments that have a value for every member."""
+    return len(arguments) == count and all(
+        isinstance(one, Channel) or (isinstance(one, Formula) and not one.members) for one in arguments
+    )
+
+
+def _grouped(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    """Return the variable of a group of members, whose numbers are whole and in order."""
+    field, *numbers = arguments
+    _require(isinstance(field, Channel) and field.origin == "lead" and len(numbers) in (1, 2), text)
+    _require(all(type(one) is int for one in numbers) and numbers == sorted(numbers), text)
+    return (field,)
+
+
+def _lagged(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    """Return the variable of all members of an earlier start."""
+    _require(len(arguments) == 2 and type(arguments[1]) is int and arguments[1] > 0, text)
+    return _grouped(arguments, text)
 
 
 def _scalar(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
@@ -353,6 +388,10 @@ FORMULA_OPERATIONS = {
     "thickness": FormulaOperation("thickness(500, 850)", _layer, _of_layer),
     "difference": FormulaOperation("difference(skt, 2t)", _pair, _equal_units),
     "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),
+    GROUP_MEAN: FormulaOperation("group_mean(2t, 1, 50)", _grouped, _times("")),
+    GROUP_SPREAD: FormulaOperation("group_spread(2t, 1, 50)", _grouped, _times(""), parity=0),
+    LAGGED_MEAN: FormulaOperation("lagged_mean(2t, 24)", _lagged, _times("")),
+    LAGGED_SPREAD: FormulaOperation("lagged_spread(2t, 24)", _lagged, _times(""), parity=0),
     "lagrangian_change": FormulaOperation("lagrangian_change(t@850, 24)", _followed, _of_parcel, WHOLE_GLOBE),
 }
 """The operations by name. An operation of parity -1 on wind components, which also have parity -1, has parity 1."""

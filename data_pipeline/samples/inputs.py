@@ -13,6 +13,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
+from data_pipeline.formulas.formula import Formula
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid, unit_vectors
 from data_pipeline.grids.grid_coordinates import static_on
@@ -28,6 +29,7 @@ from data_pipeline.protocols import (
     Window,
 )
 from data_pipeline.regridding.regridded_reader import RegriddedReader, on_forecasts_grid
+from data_pipeline.samples.group_fields import group_fields
 from data_pipeline.samples.pseudo_members import read_moments
 from data_pipeline.task import POSITION, Channel, Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, check_targets
@@ -57,17 +59,22 @@ def open_task(source: DataSource, task: Task, dates: Dates, moments: bool = Fals
     return OpenedTask(inputs, truth, static_values(inputs.grid, task, source))
 
 
-def input_fields(source: FieldSource, task: Task) -> Fields:
+def input_fields(source: FieldSource, task: Task, earlier: FieldSource | None = None) -> Fields:
     """Open the channels of `task` to read samples from: (M, C, h, W) in the order of `Task.channels`.
 
-    Starts at which a channel has no field at all are left out, see `starts_without_input`. Formulas are computed when a
-    sample is read, unless the source holds their values.
+    `earlier` has the forecasts of earlier starts, if the `source` does not. Starts at which a channel has no field at
+    all are left out, see `starts_without_input`. Formulas are computed when a sample is read, unless the source holds
+    their values.
     """
     if not task.formulas:
         return _read_fields(source, task)
     held = source.formulas if isinstance(source, FormulaSource) else ()
     if {*task.formulas} <= {*held}:
         return _read_fields(source, task)
+    members_alone = replace(task, formulas=tuple(one for one in task.formulas if not one.members))
+    if members_alone != task:
+        base = input_fields(source, members_alone)
+        return _with_groups(base, source, earlier or source, members_alone, task)
     base = _read_fields(source, without_formulas(task))
     if (own := on_forecasts_grid(base.reader)) is None:
         return formula_fields(base, task)
@@ -98,6 +105,12 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
     if task.formulas:
         fields, channels = source.ensemble_fields(task.formulas, task.lead_times), tuple(map(Channel, task.formulas))
         groups.append(ChannelGroup(channels, fields, groups[0].leads, _members(fields, own, channels)))
+    return _of_groups(task, groups)
+
+
+def _of_groups(task: Task, groups: Sequence[ChannelGroup]) -> InputFields:
+    """Return the channels of all groups at the starts that all of them have; `InputError` if there are none."""
+    own = groups[0].fields
     for group in groups:
         if not own.grid.matches(group.fields.grid):
             raise InputError(
@@ -109,6 +122,22 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
         missing = next(group for group in groups if not np.isin(own.init_times, group.fields.init_times).any())
         raise InputError(_no_common_start(task, missing, own.init_times))
     return _joined(groups, own.init_times[complete])
+
+
+def _with_groups(base: Fields, source: FieldSource, earlier: FieldSource, own: Task, task: Task) -> InputFields:
+    """Return the channels of `task`; those of `own`, without formulas of groups of members, are open as `base`."""
+    leads, everyone = tuple(range(len(task.lead_times))), tuple(range(len(base.numbers)))
+    groups = [ChannelGroup(own.channels, base, leads, everyone)]
+    formulas = task.formulas[len(own.formulas) :]
+    for (leaf, lag), same in groupby(formulas, lambda formula: (formula.leaves[0], formula.lag)):
+        members = (earlier if lag else source).ensemble_fields(
+            [leaf.variable], [lead + lag for lead in task.lead_times]
+        )
+        found = group_fields(members, tuple(same))
+        channels = tuple(Channel(variable) for variable in found.variables)
+        groups.append(ChannelGroup(channels, found, leads, (0,) * len(everyone), derived=not lag))
+    joined = _of_groups(task, groups)
+    return replace(joined, groups=(*base.groups, *joined.groups[1:])) if isinstance(base, InputFields) else joined
 
 
 def _joined(groups: Sequence[ChannelGroup], starts: np.ndarray) -> InputFields:
@@ -151,7 +180,7 @@ def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetim
         return found
     own, *others = fields.groups
     for group in others:
-        incomplete = group.fields.incomplete if empty else {}
+        incomplete = group.fields.incomplete if empty and not group.derived else {}
         lacking = Counter(init for (init, _), lacks in incomplete.items() if lacks.count == lacks.of)
         gone = [init for init, count in lacking.items() if count == len(group.fields.lead_times)]
         known = np.delete(group.fields.init_times, gone)
@@ -199,6 +228,8 @@ class ChannelGroup:
     fields: Fields
     leads: tuple[int, ...]
     members: tuple[int, ...]
+    derived: bool = False
+    """Whether all fields are computed from fields of other groups, whose missing fields are counted."""
 
     @property
     def meanings(self) -> list[Meaning]:
@@ -222,10 +253,10 @@ class InputFields(Fields):
     @cached_property
     def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
         """The missing fields of each forecast that lacks one, the channels at the sample's lead time first."""
-        size = sum(len(group.channels) for group in self.groups) * len(self.numbers)
+        size = sum(len(group.channels) for group in self.groups if not group.derived) * len(self.numbers)
         found: dict[tuple[int, int], MissingFields] = {}
         for group in self.groups:
-            if not group.fields.incomplete:
+            if group.derived or not group.fields.incomplete:
                 continue
             names = {str(channel.variable): str(channel) for channel in group.channels}
             at = np.searchsorted(group.fields.init_times, self.init_times).tolist()
@@ -300,6 +331,8 @@ def _members(fields: Fields, own: Fields, channels: Sequence[Channel]) -> tuple[
 def _no_common_start(task: Task, group: ChannelGroup, starts: np.ndarray) -> str:
     names = ", ".join(map(str, group.fields.variables))
     kind = "analysis of" if group.channels[0].origin == "analysis" else "other lead time of"
+    if isinstance(group.channels[0].variable, Formula):
+        kind = "fields of"
     times = group.fields.init_times
     return (
         f"task {task.name}: no forecast has the {kind} {names} at its start: forecasts start between {starts.min()} "

@@ -114,9 +114,9 @@ class Store:
         return self.contents.grid
 
     @property
-    def moments(self) -> int | None:
-        """Number of members that the two pseudo-members represent; None if all members are stored."""
-        return len(self.contents.numbers) if self.contents.moments else None
+    def moments(self) -> tuple[int, ...] | None:
+        """Numbers of the members that the two pseudo-members represent; None if all members are stored."""
+        return self.contents.numbers if self.contents.moments else None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -188,6 +188,8 @@ class Store:
             raise InputError(
                 f"{self} has a forecast without any of the fields that this task needs, {empty}; {other_store}"
             )
+        if lagged := [one for one in task.formulas if one.lag and one not in self.formulas]:
+            raise InputError(f"{self} does not hold {lagged[0]}, which is of earlier starts; {other_store}")
         if own.moments and (computed := [one for one in task.formulas if one not in self.formulas]):
             raise InputError(
                 f"{self} holds mean and spread of the members, from which {computed[0]} cannot be computed; "
@@ -231,7 +233,8 @@ class Store:
         if {*own.fields_read} <= {*task.fields_read} and {*own.targets} <= {*task.targets}:
             return None
         for (origin, hours), lead in product(kinds, task.lead_times):
-            kind = [one for one in task.fields_read if (one.origin, one.hours) == (origin, hours)]
+            read = [one for one in task.fields_read if not isinstance(one.variable, Formula)]
+            kind = [one for one in read if (one.origin, one.hours) == (origin, hours)]
             suspects = [one for one in masked if one.lead == lead and {*map(str, kind)} <= {*one.channels}]
             stored = [one.variable for one in kind if one in own.channels and origin != "analysis"]
             if suspects and stored:

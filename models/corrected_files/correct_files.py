@@ -64,15 +64,17 @@ def correct_files(
     output_type: FileType | None = None,
     guards: Sequence[Guard] = (),
     stations: WantedStations | None = None,
+    earlier: Sequence[Path] = (),
 ) -> CorrectionSummary:
     """Write `output`: all files `forecasts` with the corrected members in place of the raw ones.
 
     Several outputs, one for each file, are written by one run: all files are one data set. See `write_outputs`.
-    `analysis` is a file of analyses at the starts of the forecasts, for correctors that read them. `names` are other
-    names of variables in these files, as in `data_pipeline.archive.Archive`. `finish` is called on the first rank after
-    the output has been written, to explain it; the inputs are still open then. `guards` check the forecasts of each
-    engine; by default, a forecast that does not resemble the training is an error. `stations` are those at which
-    forecasts on a grid are corrected, by default those of the training.
+    `analysis` is a file of analyses at the starts of the forecasts, and `earlier` are files of forecasts that started
+    earlier, for correctors that read them. `names` are other names of variables in these files, as in
+    `data_pipeline.archive.Archive`. `finish` is called on the first rank after the output has been written, to explain
+    it; the inputs are still open then. `guards` check the forecasts of each engine; by default, a forecast that does
+    not resemble the training is an error. `stations` are those at which forecasts on a grid are corrected, by default
+    those of the training.
 
     The output does not depend on the number of processes, with one exception: networks compute in single precision, so
     a value half-way between two steps of the packing may be rounded either way.
@@ -85,6 +87,8 @@ def correct_files(
     _refuse_same_targets(engines)
     if analysis is not None and not any(engine.description.task.analysis for engine in engines):
         raise InputError(f"the corrector reads no analysis; remove analysis={analysis}")
+    if earlier and not any(formula.lag for engine in engines for formula in engine.description.task.formulas):
+        raise InputError("the corrector reads no earlier starts; remove earlier")
     guards = guards or [Guard()] * len(engines)
     cells = ""
     if stations or any(isinstance(engine.description.grid, Points) for engine in engines):
@@ -105,7 +109,10 @@ def correct_files(
 
     def pipeline(engine: Engine, guard: Guard, own: tuple[Product, ...]) -> CorrectionPipeline:
         own_analysis = analysis if engine.description.task.analysis else None
-        inputs, raw = processes.run_on_first(lambda: open_forecasts(engine.description, forecasts, own_analysis, names))
+        own_earlier = earlier if any(one.lag for one in engine.description.task.formulas) else ()
+        inputs, raw = processes.run_on_first(
+            lambda: open_forecasts(engine.description, forecasts, own_analysis, names, own_earlier)
+        )
         gaps = Gaps(engine.description.task)
         past = processes.run_on_first(
             lambda: PastAnalyses.open(options.history, engine.description, names) if options.history else None
@@ -130,7 +137,7 @@ def correct_files(
         notes += pipelines.untrained()
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in watched(written, "sidecars: file"):
-            write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings, stations))
+            write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings, stations, earlier))
     except InputError as error:
         processes.broadcast(error)
         raise
@@ -169,6 +176,7 @@ def _contents(
     options: CorrectionOptions,
     warnings: Sequence[str],
     stations: WantedStations | None,
+    earlier: Sequence[Path],
 ) -> dict[str, Any]:
     """Return the contents of the sidecar of an output."""
     done = [corrected for number in range(len(pipelines)) for corrected in pipelines.done(number)]
@@ -178,7 +186,7 @@ def _contents(
         counts = {"messages": audit["messages"], "added": added, "copied": audit["messages"] - file.fields}
     return {
         "correctors": describe_correctors([engine.description for engine in engines]),
-        "inputs": hashed_files([*file.inputs, *(stations.files if stations else ())]),
+        "inputs": hashed_files([*file.inputs, *earlier, *(stations.files if stations else ())]),
         "output": {"path": str(file.path), "bytes": total_bytes([file.path]), "sha256": audit["sha256"]},
         "options": describe_options(options) | {"untrained_times": pipelines[0].guard.untrained_times},
         "counts": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from data_pipeline.samples.inputs import input_fields, starts_without_input
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import differences
 from models.engines.engine import CorrectorDescription, Engine, with_cells
+from models.provenance.groups import check_groups
 
 
 @dataclass(frozen=True)
@@ -75,20 +76,30 @@ def open_forecasts(
     forecasts: Sequence[Path],
     analysis: Path | None = None,
     names: Mapping[str, str] | None = None,
+    earlier: Sequence[Path] = (),
 ) -> tuple[Fields, Fields]:
-    """Open the inputs of a corrector in files of forecasts, and the raw members of its targets."""
+    """Open the inputs of a corrector in files of forecasts, and the raw members of its targets.
+
+    `earlier` are files of forecasts of earlier starts, for a corrector that reads them.
+    """
     task, files = corrector.task, ForecastFiles(tuple(forecasts), analysis, corrector.target_grid, names)
     if task.analysis and analysis is None:
         wanted = ", ".join(map(str, task.analysis))
         raise InputError(f"the corrector reads the analysis of {wanted} at the start; give its file with analysis=FILE")
+    if (lagged := [one for one in task.formulas if one.lag]) and not earlier:
+        raise InputError(
+            f"the corrector reads {lagged[0]} of forecasts that started {lagged[0].lag} h before; give their files "
+            "with earlier=[FILES]"
+        )
     if corrector.target_grid is None and isinstance(grid := grid_of_files(files.forecasts, names), ReducedGrid):
         raise _other_grid(files, grid, corrector.grid)
-    inputs = input_fields(files, task)
+    inputs = input_fields(files, task, replace(files, forecasts=tuple(earlier)) if earlier else None)
     if not corrector.grid.matches(inputs.grid):
         raise _other_grid(files, inputs.grid, corrector.grid)
+    check_groups(corrector.provenance, task, inputs.numbers)
     if without := starts_without_input(inputs):
         start, channels = next(iter(without.items()))
-        both = " or ".join(map(str, filter(None, (files, analysis))))
+        both = " or ".join(map(str, filter(None, (files, analysis, *earlier))))
         raise InputError(
             f"{both} lacks {', '.join(channels)} for the forecast of {start}, one of {len(without)} that cannot be "
             "corrected; add these fields, or correct a copy without those forecasts"

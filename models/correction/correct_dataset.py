@@ -43,6 +43,7 @@ from models.members.options import CorrectionOptions
 from models.members.past_analyses import PastAnalyses
 from models.parallel.single_process import SingleProcess
 from models.provenance.envelope import untrained_sentence
+from models.provenance.groups import check_groups
 
 
 def correct_dataset(
@@ -155,6 +156,11 @@ def _open(forecasts: StandardDataset, analysis: xr.Dataset | None, task: Task) -
         raise InputError(f"the corrector reads the analysis of {wanted} at the start; give it as analysis=DATASET")
     if analysis is not None and not task.analysis:
         raise InputError("the corrector reads no analysis; leave out analysis")
+    if lagged := [str(one) for one in task.formulas if one.lag]:
+        raise InputError(
+            f"the corrector reads {lagged[0]}, and datasets have no earlier starts; correct files with "
+            "deepweather correct earlier=[FILES]"
+        )
     fields = [one for one in task.fields_read if one.origin != "analysis" and type(one.variable) is Variable]
     parts: dict[str, tuple[StandardDataset, Sequence[str], Iterable[Variable]]]
     parts = {"forecasts": (forecasts, FORECAST, list(dict.fromkeys(one.variable for one in fields)))}
@@ -188,6 +194,7 @@ def _check_inputs(source: _Source, corrector: CorrectorDescription, leads: tuple
             "with open_ensemble(..., target=TargetGrid(corrector.grid))"
         )
     inputs = input_fields(source, replace(corrector.task, lead_times=leads))
+    check_groups(corrector.provenance, corrector.task, inputs.numbers)
     if without := starts_without_input(inputs):
         start, channels = next(iter(without.items()))
         raise InputError(

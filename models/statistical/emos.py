@@ -1,7 +1,8 @@
 """EMOS: ensemble model output statistics, the classical correction and the baseline of every network.
 
 Members are exchangeable: one coefficient for the mean of all members, none for a single member, so that number and
-order of the members do not matter. The regression itself is in `emos_regression`.
+order of the members do not matter. The same holds within groups of members, if the task has groups. The regression
+itself is in `emos_regression`.
 """
 
 from __future__ import annotations
@@ -58,9 +59,12 @@ class EMOS(CellModel):
     is drawn to the coefficients of the whole year; with `shared` true or false, it gets them if it has fewer than two
     cases per coefficient. `EMOSCases.fit_trailing` trains on the latest days instead, for
     forecasts that are verified day by day; a corrector does not, because it is one file made from past years.
+
+    If the task has means of groups of members (`Task.groups`), each of them has a coefficient of its own, for its
+    departure from the mean of all members. The spread is that of all members.
     """
 
-    targets_only = moments_only = any_grid = tiles = cellwise = True
+    targets_only = reads_groups = moments_only = any_grid = tiles = cellwise = True
 
     def __init__(
         self,
@@ -85,8 +89,10 @@ class EMOS(CellModel):
         if type(shared) is not bool and shared != SHARED_AUTO:
             raise InputError(f"model.shared must be true, false or {SHARED_AUTO}, got {shared!r}")
         self.regressions = regressions(task, family, scale, score, lower)
+        self._group_channels = _group_channels(task)
+        groups = self._groups = len(self._group_channels[0])
         windows = 1 if window_days is None else min(365, round(2 * YEAR / window_days))
-        raw = pad_sequence([raw_coefficients(regression, seasonal) for regression in self.regressions])
+        raw = pad_sequence([raw_coefficients(regression, seasonal, groups) for regression in self.regressions])
         L, T, cells = len(task.lead_times), len(task.targets), (1, 1) if shared is True else grid.shape
         super().__init__(task, grid, raw[..., None, None].expand(L * windows, -1, T, *cells).clone(), lower)
         self.seasonal, self.shared = seasonal, shared
@@ -103,7 +109,8 @@ class EMOS(CellModel):
         `place` (B,) is the position 0 ... n - 1 of each sample in the table. The table holds this rank's tile, or one
         cell if all cells share their coefficients.
         """
-        mean, std, terms = self._predictors(sample)
+        mean, std, departures = self._predictors(sample)
+        terms = [*departures, *(term.to(mean) for term in self._harmonics(sample))]
         table, first = table.to(mean), place * self.windows
         if self.window_days is None:
             coefficients = table[first]
@@ -120,7 +127,7 @@ class EMOS(CellModel):
 
     def size(self, regression: Regression) -> int:
         """Return the number of coefficients; the table has as many as the longest regression needs."""
-        return len(coefficient_names(regression, self.seasonal))
+        return len(coefficient_names(regression, self.seasonal, self._groups))
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample], ends: Tensor | None = None) -> Tensor | None:
@@ -191,13 +198,13 @@ class EMOS(CellModel):
         return [self._days(sample), *self._harmonics(sample)]
 
     def training_fields(self, sample: Sample) -> list[Tensor]:
-        """Return mean, std and truth (B, T, h, w); the truth is NaN where truth or a member is missing."""
-        mean, std, _ = self._predictors(sample)
-        return [mean, std, verifiable(sample, self._targets)]
+        """Return mean, std, truth and departures (B, T, h, w); the truth is NaN where truth or a member is missing."""
+        mean, std, departures = self._predictors(sample)
+        return [mean, std, verifiable(sample, self._targets), *departures]
 
     def _needed(self, target: int) -> int:
         """Return the number of cases that the coefficients of a target need."""
-        return 2 * (4 + 2 * self.seasonal + self.regressions[target].has_shift)
+        return 2 * (4 + self._groups + 2 * self.seasonal + self.regressions[target].has_shift)
 
     def _share(
         self, regressions: Iterable[_Regression]
@@ -262,16 +269,18 @@ class EMOS(CellModel):
                     one_season = of_one_season(read.valid[kept])
                     whole_year = chosen is kept
                     for t in range(len(self._targets)):
-                        mean, std, truth = (values[:, t].flatten(1) for values in fields)
+                        mean, std, truth, *departures = (values[:, t].flatten(1) for values in fields)
                         lower, weight = self.lower_bound(t, rows, cells), self.cell_area(rows, cells).float()
-                        cases = EMOSCases(mean, std, truth, harmonics, lower, weight, one_season)
+                        cases = EMOSCases(mean, std, truth, harmonics, lower, weight, departures, one_season)
                         yield _Regression(table, lead, t, places, whole_year, chosen, cases)
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return ensemble mean and standard deviation (B, T, H, W), and the harmonics (B, 1, 1, 1) if seasonal."""
+        """Return ensemble mean, standard deviation and the departures of groups from the mean, (B, T, H, W) each."""
         ensemble = Ensemble(select_channels(sample.ensemble, self._targets, 2).movedim(1, 0))
         mean = ensemble.mean
-        return mean, ensemble.std, [term.to(mean) for term in self._harmonics(sample)]
+        groups = zip(*self._group_channels, strict=True)
+        departures = [select_channels(sample.ensemble[:, 0], channels, 1) - mean for channels in groups]
+        return mean, ensemble.std, departures
 
     def _harmonics(self, sample: Sample) -> list[Tensor]:
         """Return cosine and sine of the year's phase, (B, 1, 1, 1) each, if seasonal."""
@@ -306,7 +315,8 @@ class _Tables:
 
     def __init__(self, model: EMOS, count: int) -> None:
         self._per_cell = model.shared is not True
-        raw = pad_sequence([raw_coefficients(form, model.seasonal) for form in model.regressions])
+        self._groups = model._groups
+        raw = pad_sequence([raw_coefficients(form, model.seasonal, self._groups) for form in model.regressions])
         raw = raw.to(model.coefficients)[..., None, None]
         self._sizes = [model.size(form) for form in model.regressions]
         places, P, T, *_ = model.coefficients.shape
@@ -319,7 +329,7 @@ class _Tables:
     def store(self, one: _Regression, rows: slice, fit: Fit) -> None:
         """Store the coefficients (P, K) of some rows; NaN leaves the table as it is."""
         table, size = self.of_folds[one.table], self._sizes[one.target]
-        found = _with_season(fit.coefficients, size).view(size, *table[0, 0, 0, rows].shape)
+        found = _with_season(fit.coefficients, size, 2 + self._groups).view(size, *table[0, 0, 0, rows].shape)
         fitted = ~found[0].isnan()
         for place in one.places:
             old = table[place, :size, one.target, rows]
@@ -332,9 +342,25 @@ class _Tables:
             self.penalised[one.lead, one.target, rows] = fit.penalised.view_as(fitted).float()
 
 
-def _with_season(coefficients: Tensor, count: int) -> Tensor:
-    """Return `count` coefficients (P, K); harmonics that the fit lacked get 0, or NaN where the others are NaN."""
+def _with_season(coefficients: Tensor, count: int, before: int) -> Tensor:
+    """Return `count` coefficients (P, K); harmonics that the fit lacked get 0, or NaN where the others are NaN.
+
+    They stand behind the first coefficients, of which there are `before`.
+    """
     if len(coefficients) == count:
         return coefficients
     zero = coefficients[:1] * 0
-    return torch.cat([coefficients[:2], zero, zero, coefficients[2:]])
+    return torch.cat([coefficients[:before], zero, zero, coefficients[before:]])
+
+
+def _group_channels(task: Task) -> tuple[tuple[int, ...], ...]:
+    """Return the channels of `Task.group_means`; raise `InputError` if the targets have different groups."""
+    found = task.group_means
+    means = [[task.formulas[k - len(task.channels)] for k in channels] for channels in found]
+    members = [[(one.members, one.lag) for one in own] for own in means]
+    if other := next((k for k, own in enumerate(members) if own != members[0]), None):
+        raise InputError(
+            f"task {task.name}: {task.targets[0]} and {task.targets[other]} have means of different groups of members, "
+            "and EMOS needs the same for all targets; write task.groups, or one task for each target"
+        )
+    return found

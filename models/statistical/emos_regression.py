@@ -1,13 +1,14 @@
 """EMOS on arrays: fit coefficients to training cases, for each cell, for all cells, or in between; predict with them.
 
 Ensemble mean and spread are the predictors of a regression (Gneiting et al. 2005, doi:10.1175/MWR2904.1):
-μ = a + b mean [+ c cos φ + d sin φ] with the phase φ of the year; σ² = γ² + δ² std², or log σ = γ + δ log std.
+μ = a + b mean [+ Σ e_g (mean_g - mean)] [+ c cos φ + d sin φ] with the means of groups of members and the phase φ of
+the year; σ² = γ² + δ² std², or log σ = γ + δ log std.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,8 +20,8 @@ from models.distribution import Distribution
 from models.statistical.regression import NEGLIGIBLE_ERROR, Fit, Prior, Regression, cell_blocks
 
 STEEPEST_LOCATION, STEEPEST_SCALE = 10.0, {"quadratic": 100.0, "log": 5.0}
-"""Limits of |b| and |δ|. A steeper fit comes from a predictor that hardly varies in training, and would explode where
-it varies; it is fitted again without this predictor."""
+"""Limits of |b|, |e_g| and |δ|. A steeper fit comes from a predictor that hardly varies in training, and would explode
+where it varies; it is fitted again without this predictor."""
 COARSE_STEPS = 6
 """Newton steps of a fit that starts at the coefficients of a similar one, to compare the two on held-out cases."""
 FIXED = 1e9
@@ -29,8 +30,8 @@ GREATEST_SPREAD = 4.0
 """With `scale=log`, an std counts at most as this factor times the greatest std of the training cases."""
 
 
-def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
-    """Return the names of the coefficients, in the order of a coefficient tensor.
+def coefficient_names(regression: Regression, seasonal: bool, groups: int = 0) -> tuple[str, ...]:
+    """Return the names of the coefficients, in the order of a coefficient tensor; `groups` is the number of e_g.
 
     `log_shift` is the log δ of the gamma family. With `scale=log`, a smaller std than `least` is raised to it, and a
     greater one than `most` is lowered: the smallest std of the cases, and `GREATEST_SPREAD` times the greatest.
@@ -40,17 +41,18 @@ def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]
     """
     shift = ("log_shift",) if regression.has_shift else ()
     season_terms, limits = ("c", "d") if seasonal else (), ("least", "most") if regression.scale == "log" else ()
-    return ("a", "b", *season_terms, "gamma", "delta", *shift, *limits)
+    of_groups = (f"e{group}" for group in range(groups))
+    return ("a", "b", *of_groups, *season_terms, "gamma", "delta", *shift, *limits)
 
 
-def raw_coefficients(regression: Regression, seasonal: bool) -> Tensor:
+def raw_coefficients(regression: Regression, seasonal: bool, groups: int = 0) -> Tensor:
     """Return the coefficients (P,) whose forecast has the ensemble's own mean and standard deviation."""
     unit = regression.unit_std
     spread = (
         {"gamma": -math.log(unit), "delta": 1.0} if regression.scale == "log" else {"gamma": 0.0, "delta": 1 / unit}
     )
     values = {"b": 1.0, "log_shift": math.log(0.1), "most": 1e30} | spread
-    return torch.tensor([values.get(name, 0.0) for name in coefficient_names(regression, seasonal)])
+    return torch.tensor([values.get(name, 0.0) for name in coefficient_names(regression, seasonal, groups)])
 
 
 def predict_emos(
@@ -58,10 +60,12 @@ def predict_emos(
     coefficients: Tensor,
     mean: Tensor,
     std: Tensor,
-    harmonics: Sequence[Tensor] = (),
+    terms: Sequence[Tensor] = (),
     lower: Tensor | None = None,
 ) -> Distribution:
-    """Return the distribution (*S) for coefficients (P, *S), ensemble mean, std and the harmonics of the year.
+    """Return the distribution (*S) for coefficients (P, *S), ensemble mean, std and further terms of the location.
+
+    These are the departures of groups from the mean, and then the harmonics of the year.
 
     >>> form, mean, std = Regression(), torch.tensor([10.0]), torch.tensor([2.0])
     >>> predict_emos(form, raw_coefficients(form, seasonal=False)[:, None], mean, std).std
@@ -70,7 +74,7 @@ def predict_emos(
     if regression.scale == "log":
         coefficients, least, most = coefficients[:-2], *coefficients[-2:]
         std = std.maximum(least).minimum(most).log()
-    location, scale = [torch.ones_like(mean), mean, *harmonics], [torch.ones_like(std), std]
+    location, scale = [torch.ones_like(mean), mean, *terms], [torch.ones_like(std), std]
     return regression.predict(coefficients, location, scale, lower)
 
 
@@ -114,6 +118,8 @@ class EMOSCases:
     """(K,) lower bound of a bounded family."""
     weight: Tensor | None = None
     """(K,) weight of each cell in the fit of shared and in the choice of partly shared coefficients."""
+    departures: Sequence[Tensor] = ()
+    """(N, K) each: the mean of a group of members less the mean of all."""
     one_season: bool = False
     """True: the coefficient b of the ensemble mean is that of the prior, because the cases are of one season. Forecasts
     of another season are far from the mean of the cases, so that a b that is wrong by 0.1 costs more than a degree."""
@@ -137,58 +143,66 @@ class EMOSCases:
         check_integer("delay", delay, 1)
         first = length + delay - 1
         count = len(self.truth) - first
-        names = coefficient_names(regression, seasonal=False)
+        names = coefficient_names(regression, seasonal=False, groups=len(self.departures))
         found = torch.full((len(names), *self.truth.shape), torch.nan, dtype=torch.float64)
         if count > 0:
             # Each window is a cell of one large fit.
-            mean, std, truth = (
-                values.expand_as(self.truth).unfold(0, length, 1)[:count].flatten(0, 1).T
-                for values in (self.mean, self.std, self.truth)
-            )
+            windows = self._changed(lambda values: values.unfold(0, length, 1)[:count].flatten(0, 1).T)
             lower = None if self.lower is None else self.lower.repeat(count)
-            windows = EMOSCases(mean, std, truth, lower=lower)
+            windows = replace(windows, harmonics=(), lower=lower, weight=None, one_season=False)
             found[:, first:] = windows.fit_cells(regression).unflatten(1, (count, -1))
         return found
 
+    @property
+    def terms(self) -> list[Tensor]:
+        """The predictors of the location beside the mean."""
+        return [*self.departures, *self.harmonics]
+
     def select(self, cases: Tensor) -> EMOSCases:
         """Return the cases where `cases` (N,) is True."""
-        mean, std, truth = (values.expand_as(self.truth)[cases] for values in (self.mean, self.std, self.truth))
-        harmonics = [term[cases] for term in self.harmonics]
-        return replace(self, mean=mean, std=std, truth=truth, harmonics=harmonics)
+        found = self._changed(lambda values: values[cases])
+        return replace(found, harmonics=[term[cases] for term in self.harmonics])
 
     @classmethod
     def concat(cls, parts: Sequence[EMOSCases]) -> EMOSCases:
         """Return the cases of all parts, which are of the same cells."""
-        mean, std, truth = (
-            torch.cat([getattr(part, name).expand_as(part.truth) for part in parts])
-            for name in ("mean", "std", "truth")
-        )
         harmonics = [torch.cat(terms) for terms in zip(*(part.harmonics for part in parts), strict=True)]
-        return replace(parts[0], mean=mean, std=std, truth=truth, harmonics=harmonics)
+        fields = [part._fields() for part in parts]
+        mean, std, truth, *departures = (torch.cat(values) for values in zip(*fields, strict=True))
+        return replace(parts[0], mean=mean, std=std, truth=truth, departures=departures, harmonics=harmonics)
 
     def at(self, cells: Tensor) -> EMOSCases:
         """Return the cases of some cells."""
-        mean, std, truth = (values.expand_as(self.truth)[:, cells] for values in (self.mean, self.std, self.truth))
         lower, weight = (None if values is None else values[cells] for values in (self.lower, self.weight))
-        return replace(self, mean=mean, std=std, truth=truth, lower=lower, weight=weight)
+        return replace(self._changed(lambda values: values[:, cells]), lower=lower, weight=weight)
 
     def repeated(self, cases: Tensor) -> EMOSCases:
         """Return S sets of these cells, with the truth only of the cases that are True in a mask (S, N)."""
-        S, (N, K) = len(cases), self.truth.shape
-        mean, std, truth = (values.expand(N, K).repeat(1, S) for values in (self.mean, self.std, self.truth))
-        truth = torch.where(cases.T.repeat_interleave(K, 1), truth, torch.nan)
+        S, K = len(cases), self.truth.shape[1]
+        found = self._changed(lambda values: values.repeat(1, S))
+        truth = torch.where(cases.T.repeat_interleave(K, 1), found.truth, torch.nan)
         lower, weight = (None if values is None else values.repeat(S) for values in (self.lower, self.weight))
-        return replace(self, mean=mean, std=std, truth=truth, lower=lower, weight=weight)
+        return replace(found, truth=truth, lower=lower, weight=weight)
+
+    def _fields(self) -> list[Tensor]:
+        """Return mean, std, truth and departures, (N, K) each."""
+        return [values.expand_as(self.truth) for values in (self.mean, self.std, self.truth, *self.departures)]
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> EMOSCases:
+        """Return these cases with each of the `_fields` changed."""
+        mean, std, truth, *departures = map(change, self._fields())
+        return replace(self, mean=mean, std=std, truth=truth, departures=departures)
 
     def score(self, regression: Regression, coefficients: Tensor) -> Tensor:
         """Return the summed score (K,) of each cell's cases, times its weight, for coefficients (P, K) or (P, 1)."""
         found, (N, K) = [], self.truth.shape
         coefficients, area = coefficients.expand(-1, K), torch.ones(K) if self.weight is None else self.weight
         for cells in cell_blocks(K, N, regression.cost):
-            mean, std, truth = (values.expand(N, K)[:, cells] for values in (self.mean, self.std, self.truth))
+            mean, std, truth, *departures = (values[:, cells] for values in self._fields())
             lower = None if self.lower is None else self.lower[cells]
             truth = truth if lower is None else truth.maximum(lower)
-            forecast = predict_emos(regression, coefficients[:, None, cells], mean, std, self.harmonics, lower)
+            terms = [*departures, *self.harmonics]
+            forecast = predict_emos(regression, coefficients[:, None, cells], mean, std, terms, lower)
             found.append((regression.loss(forecast, truth) * area[cells]).nansum(0))
         return torch.cat(found)
 
@@ -248,12 +262,12 @@ class EMOSCases:
             values = values.to(self.truth.device).expand_as(self.truth)[:, cells]
             return values.unflatten(1, (sets, -1)).movedim(1, 0).flatten(1) if shared else values.T
 
-        m, s, y = arrange(self.mean), arrange(self.std), arrange(self.truth)
+        fields = list(map(arrange, self._fields()))
         w = arrange(self.weight if shared and self.weight is not None else torch.ones(()))
-        valid = m.isfinite() & s.isfinite() & y.isfinite()
-        m, s, y, w = (torch.where(valid, values, 0) for values in (m, s, y, w))
+        valid = torch.stack([values.isfinite() for values in fields]).all(0)
+        m, s, y, w, *departures = (torch.where(valid, values, 0) for values in (*fields[:3], w, *fields[3:]))
         bound = None if self.lower is None else arrange(self.lower)
-        return _Block(m, s, [arrange(term) for term in self.harmonics], y, w, bound)
+        return _Block(m, s, departures, [arrange(term) for term in self.harmonics], y, w, bound)
 
 
 class _Block(NamedTuple):
@@ -261,6 +275,7 @@ class _Block(NamedTuple):
 
     mean: Tensor
     std: Tensor
+    departures: list[Tensor]
     harmonics: list[Tensor]
     truth: Tensor
     weight: Tensor
@@ -274,7 +289,7 @@ class _Block(NamedTuple):
 
     def location(self) -> list[Tensor]:
         """Return the predictors of the location, (K, N) or (1, N) each."""
-        return [torch.ones_like(self.mean[:1]), self.mean, *self.harmonics]
+        return [torch.ones_like(self.mean[:1]), self.mean, *self.departures, *self.harmonics]
 
     def scale(self, least: Tensor | None) -> list[Tensor]:
         """Return the predictors of the scale; `least` is for a scale in logarithms."""
@@ -303,8 +318,8 @@ def _moments(regression: Regression, block: _Block, scale: Sequence[Tensor], siz
         values = values.expand_as(known) * known
         return (values - values.sum(1, keepdim=True) / count.clamp(min=1)) * known
 
-    _, mean, *harmonics = block.location()
-    terms = [torch.zeros_like(known), centred(mean) / size, *(centred(term) for term in harmonics)]
+    of_size = [block.mean, *block.departures]
+    terms = [torch.zeros_like(known), *(centred(term) / size for term in of_size), *map(centred, block.harmonics)]
     if regression.scale == "log":
         terms += [torch.zeros_like(known), centred(scale[1])]
     else:
@@ -321,6 +336,9 @@ def _moments(regression: Regression, block: _Block, scale: Sequence[Tensor], siz
     # A predictor that is constant has no variance, but counts once.
     for i in (0, *[p] * (regression.scale == "log"), *[q] * regression.has_shift):
         found[:, i, i] = 1
+    # Groups of the same members differ by rounding errors, which a free coefficient would fit.
+    for i in range(2, 2 + len(block.departures)):
+        found[:, i, i].clamp_(min=STEEPEST_LOCATION**-2)
     return found
 
 
@@ -343,8 +361,8 @@ def _fit_with_prior(
     if one_season:
         moments = moments.clone()
         moments[:, 1, 1] = FIXED
-    # A coefficient of the mean has no unit, those of the constant, the season and of γ² have one.
-    units = [size, torch.ones_like(size), *[size] * len(block.harmonics)]
+    # Coefficients of means have no unit, those of the constant, the season and of γ² have one.
+    units = [size, *[torch.ones_like(size)] * (1 + len(block.departures)), *[size] * len(block.harmonics)]
     units += [torch.ones_like(size)] * 2 if log else [size.square(), torch.ones_like(size)]
     unit = torch.cat([*units, *[torch.ones_like(size)] * regression.has_shift], dim=1)
     # The curvature of a good normal forecast's score by μ/σ.
@@ -361,7 +379,7 @@ def _fit_with_prior(
             None if start is None else COARSE_STEPS,
         ),
     )  # fmt: skip
-    found, k = fitted.coefficients, len(block.harmonics)
+    found, k = fitted.coefficients, len(block.departures) + len(block.harmonics)
     if not log:
         found[k + 2 : k + 4].abs_()  # only their squares count
     return Fit(torch.cat([found, *(limit.T.to(found) for limit in limits)]), fitted.penalised)
@@ -369,37 +387,41 @@ def _fit_with_prior(
 
 def _fit_block(regression: Regression, block: _Block) -> Fit:
     """Return the fit of K cells, each to its own cases only."""
-    mean, std, harmonics, truth, weight, lower = block
-    log, k = regression.scale == "log", len(harmonics)
+    mean, std, departures, harmonics, truth, weight, lower = block
+    log, k, terms = regression.scale == "log", len(departures) + len(harmonics), [*departures, *harmonics]
     limits = list(block.limits()) if log else []
     spread = std.maximum(limits[0]).log() if log else std
     one = torch.ones_like(mean[:1])
 
-    def fit(rows: Tensor, *varying: Tensor) -> Fit:
-        """Return the fit of the cells `rows`; `varying` are means and spreads."""
-        m, s = (values[rows] for values in varying)
+    def fit(rows: Tensor, s: Tensor, m: Tensor, *parts: Tensor) -> Fit:
+        """Return the fit of the cells `rows` with their spreads, means and departures."""
         own = [term.expand_as(mean)[rows] for term in harmonics]
         bound = None if lower is None else lower.expand_as(mean)[rows]
-        return regression.fit([one, m, *own], [one, s], truth[rows], weight[rows], bound)
+        return regression.fit([one, m, *parts, *own], [one, s], truth[rows], weight[rows], bound)
 
-    found, penalised = fit(torch.arange(len(mean), device=mean.device), mean, spread)
-    steep = found[1].abs() > STEEPEST_LOCATION, found[3 + k].abs() > STEEPEST_SCALE[regression.scale]
-    if len(rows := (steep[0] | steep[1]).nonzero()[:, 0]):
-        flat = (torch.where(which[:, None], 0, x) for which, x in zip(steep, (mean, spread), strict=True))
+    varying = [spread, mean, *departures]
+    found, penalised = fit(torch.arange(len(mean), device=mean.device), *varying)
+    slopes = found[[3 + k, *range(1, 2 + len(departures))]]
+    limit_of = torch.full_like(slopes[:, :1], STEEPEST_LOCATION)
+    limit_of[0] = STEEPEST_SCALE[regression.scale]
+    steep = slopes.abs() > limit_of
+    if len(rows := steep.any(0).nonzero()[:, 0]):
+        flat = (torch.where(which[rows, None], 0, x[rows]) for which, x in zip(steep, varying, strict=True))
         found[:, rows], penalised[rows] = fit(rows, *flat).coefficients, True
     if not log:
         found[k + 2 : k + 4].abs_()  # only their squares count
     found = torch.cat([found, *(limit.T.to(found) for limit in limits)])
     doubtful = penalised | (regression.score == "crps")  # the best likelihood may have a greater CRPS
     if doubtful.any():
-        lost = _is_worse_than_raw(regression, found, mean, std, harmonics, truth, weight, lower) & doubtful
+        lost = _is_worse_than_raw(regression, found, mean, std, terms, len(departures), truth, weight, lower)
+        lost &= doubtful
         found[:, lost] = torch.nan
     found[:, found[0].isnan()] = torch.nan
     return Fit(found, penalised & ~found[0].isnan())
 
 
 def _is_worse_than_raw(
-    regression: Regression, coefficients: Tensor, mean: Tensor, std: Tensor, harmonics: Sequence[Tensor],
+    regression: Regression, coefficients: Tensor, mean: Tensor, std: Tensor, terms: Sequence[Tensor], groups: int,
     truth: Tensor, weight: Tensor, lower: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Return where (K,) the raw ensemble has a lower CRPS, the mean of the cases (K, N), than coefficients (P, K).
@@ -407,11 +429,11 @@ def _is_worse_than_raw(
     The likelihood cannot compare the two: it is infinite for a raw ensemble that is dry with certainty.
     """
     truth = truth if lower is None else truth.maximum(lower)
-    raw = raw_coefficients(regression, bool(harmonics)).to(coefficients)[:, None].repeat(1, len(mean))
+    raw = raw_coefficients(regression, len(terms) > groups, groups).to(coefficients)[:, None].repeat(1, len(mean))
     if regression.scale == "log":
         raw[-2] = coefficients[-2]
     own, theirs = (
-        (predict_emos(regression, c[..., None], mean, std, harmonics, lower).crps(truth) * weight).sum(1)
+        (predict_emos(regression, c[..., None], mean, std, terms, lower).crps(truth) * weight).sum(1)
         for c in (coefficients, raw)
     )
     return ~(own <= theirs)

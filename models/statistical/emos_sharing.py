@@ -218,7 +218,7 @@ def _of_cells(
     a cell with its own bias.
     """
     found = _drawn(regression, cases, centre, weight, start, sets)
-    spread = slice(2 + len(cases.harmonics), 4 + len(cases.harmonics) + regression.has_shift)
+    spread = slice(2 + len(cases.terms), 4 + len(cases.terms) + regression.has_shift)
     centre, theirs = centre.clone(), found[spread].unflatten(1, (sets, -1))
     centre[spread] = theirs.square().mean(2).sqrt() if regression.scale == "quadratic" else theirs.mean(2)
     return centre, found if start is None else _drawn(regression, cases, centre, weight, found, sets)
@@ -236,7 +236,8 @@ def _drawn(
 
 def _raw(regression: Regression, leads: Sequence[EMOSCases], sets: int = 1) -> Tensor:
     """Return the coefficients (P, S) of the raw ensemble, with the limits of the spread of these cases."""
-    raw = raw_coefficients(regression, bool(leads[0].harmonics)).double()[:, None].repeat(1, sets)
+    raw = raw_coefficients(regression, bool(leads[0].harmonics), len(leads[0].departures))
+    raw = raw.double()[:, None].repeat(1, sets)
     if regression.scale == "log":
         stds = [torch.where(cases.truth.isfinite(), cases.std, torch.nan) for cases in leads]
         std = torch.cat([values.unflatten(1, (sets, -1)).movedim(1, 0).flatten(1) for values in stds], 1)

@@ -211,6 +211,17 @@ def test_every_source_has_the_same_samples_at_stations(name, method, tmp_path):
     np.testing.assert_allclose(sample.static[3, :, 0], np.einsum("nij,ij->n", weights, land), atol=2e-3)
 
 
+@pytest.mark.parametrize("name", ["netcdf 4", "store", "arrays"])
+def test_groups_of_members_are_those_of_the_members_at_stations(name, tmp_path):
+    """The spread of interpolated members is not the interpolated spread."""
+    task = replace(STATION_TASK, formulas=("group_mean(2t, 1)", "group_spread(2t, 0)"))
+    source = open_with(name, tmp_path / "own", "bilinear", task)
+    for sample in ForecastDataset(source, task, [2020]):
+        members, _, mean, spread = sample.ensemble.double().unbind(1)
+        np.testing.assert_allclose(mean, members[1:].expand_as(members), rtol=1e-6)
+        np.testing.assert_allclose(spread, members.std(0).expand_as(members), rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["grib", "netcdf 4", "store", "arrays"])
 def test_formulas_are_computed_on_the_grid_and_read_at_stations(name, tmp_path):
     """Gradients need the neighbours of a cell; inputs at other lead times come from other groups of fields."""

@@ -26,6 +26,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.formats.stated_intervals import StatedIntervals
+from data_pipeline.formulas.formula import read_variable
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.samples.pseudo_members import pseudo_members
@@ -47,15 +48,18 @@ KINDS = {
     "other lead times": {"lead_times": [24], "other_leads": ["2t+48h"]},
     "analyses": {"analysis": ["2t", "msl"]},
     "formulas": {"formulas": ["change(2t, 24)", "speed@850", "gradient(t@850)"]},
+    "groups of members": {"targets": ["2t"], "formulas": ["change(2t, 24)"], "groups": {"control": 0, "others": 1}},
+    "earlier starts": {"inputs": ["2t", "msl"], "lagged": [24]},
 }
 """Options of tasks, in addition to those of `PLAIN`."""
 PLAIN = {"inputs": ["2t"], "targets": ["2t"], "lead_times": [24, 48]}
 EVERYTHING = Task(
     "everything", ["2t", "msl", "sst", "t@850", "t@500", "tp:24h"], ["2t", "msl", "tp:24h"], [24, 48], ["lsm"],
     ["2t-24h", "msl-48h", "2t+48h", "2t+0h"], ["2t", "msl"], ["change(2t, 24)", "speed@850", "gradient(t@850)"],
+    groups={"control": 0, "others": 1},
 )  # fmt: skip
 TASKS = {kind: Task("kind", **(PLAIN | options)) for kind, options in KINDS.items()} | {
-    "everything": EVERYTHING, "everything of single cells": replace(EVERYTHING, formulas=()),
+    "everything": EVERYTHING, "everything of single cells": replace(EVERYTHING, formulas=EVERYTHING.formulas[3:]),
 }  # fmt: skip
 
 GAPS = {
@@ -104,6 +108,8 @@ def through_store(of=None, dates=None, moments=False, **subset):
 
     def substitute(world, task):
         options = {"dates": dates or ALL_DATES, **subset} | ({"moments": True} if moments else {})
+        if "members" in options:
+            options["members"] = members_of(task)
         dataset = ForecastDataset(pickle.loads(pickle.dumps(world.store(of or task, dates, moments))), task, **options)
         expected, whole = world.plain(task, **options)
         assert dataset.fingerprint == whole.fingerprint
@@ -117,6 +123,7 @@ def arrays_of(world, task, chunks=None):
     leaves = dict.fromkeys(one for formula in task.formulas for one in formula.leaves)
     read = [*map(Channel, task.inputs), *task.other_leads, *leaves]
     leads = sorted({lead for one in read for each in task.lead_times if (lead := one.lead_time(each)) >= 0})
+    leads += [72] * any(formula.lag for formula in task.formulas)
     archive, options = world.archive, {"missing": "mask", "chunks": chunks}
     inputs, truth = dict.fromkeys(one.variable for one in read), dict.fromkeys([*task.targets, *task.analysis])
     stated = [StatedIntervals.parse(archive.intervals, part) for part in ("ensemble", "analysis")]
@@ -145,12 +152,18 @@ def through_caches(world, task):
     return found, dataset, world.plain(task)
 
 
+def members_of(task):
+    """Return some members, or all in another order, if the task describes groups of members."""
+    return [2, 0, 1] if any(formula.members for formula in task.formulas) else [2, 0]
+
+
 def through_tile(world, task, source=lambda world, task: world.archive):
     """Read some rows, columns and members."""
     whole, of_all = world.plain(task)
     rows, columns = slice(1, 4), slice(2, 7) if whole[0].target.shape[-1] > 1 else slice(None)
-    dataset = ForecastDataset(source(world, task), task, ALL_DATES, rows=rows, columns=columns, members=[2, 0])
-    few = [one._replace(ensemble=one.ensemble[[2, 0]], mask=one.ensemble[[2, 0]].isfinite().all(0)) for one in whole]
+    some = members_of(task)
+    dataset = ForecastDataset(source(world, task), task, ALL_DATES, rows=rows, columns=columns, members=some)
+    few = [one._replace(ensemble=one.ensemble[some], mask=one.ensemble[some].isfinite().all(0)) for one in whole]
     on_grid = ("ensemble", "mask", "static", "target")
     cut = [one._replace(**{name: getattr(one, name)[..., rows, columns] for name in on_grid}) for one in few]
     return dataset, dataset, (cut, of_all)
@@ -190,10 +203,12 @@ TILES_OF_STORES = {"tile of a store", "tile of a store of moments"}
 OF_THE_TASK = {"store", "store of moments", *TILES_OF_STORES} | {name for name in SUBSTITUTES if "store" not in name}
 """Substitutes that are made of the very task, and must not refuse it."""
 OF_ALL_FIELDS = {"store of all fields", "store of moments of all fields"}
+THROUGH_ALL = ["masked cells", "everything", "earlier starts"]
 CASES = [
-    *product(["complete"], KINDS, sorted(OF_ALL_FIELDS)),
+    # The first start has no earlier one, so a store of earlier starts is one of fewer forecasts.
+    *product(["complete"], sorted(KINDS.keys() - {"earlier starts"}), sorted(OF_ALL_FIELDS)),
     *product(["gaps"], KINDS, sorted(SUBSTITUTES.keys() - OF_THE_TASK | {"store", "store of moments"})),
-    *product(["gaps"], ["masked cells", "everything"], sorted(OF_THE_TASK - {"store", "store of moments"})),
+    *product(["gaps"], THROUGH_ALL, sorted(OF_THE_TASK - {"store", "store of moments"})),
     # Stations have no derivatives, no grid to be brought to, and one column.
     *product(
         ["stations"],
@@ -270,7 +285,8 @@ FEW = ("2t", "msl")
 CHOICES = {
     "inputs": FEW, "targets": FEW, "lead_times": (24, 48), "analysis": FEW,
     "other_leads": [name + at for name, at in product(FEW, ("-24h", "+0h", "+48h"))],
-    "formulas": ["change(2t, 24)", "change(msl, 24)"],
+    "formulas": ["change(2t, 24)", "change(msl, 24)", "group_mean(2t, 0, 0)", "group_spread(msl, 1)",
+                 "lagged_mean(2t, 24)"],
 }  # fmt: skip
 
 
@@ -283,7 +299,9 @@ def drawn_tasks(draw, choices=CHOICES):
         for name, values in choices.items()
         if values
     }
-    inputs = [*dict.fromkeys([*drawn["targets"], *drawn["inputs"]])]
+    formulas = map(read_variable, map(str, drawn.get("formulas", ())))
+    members = [formula.leaves[0].variable for formula in formulas if formula.members]
+    inputs = [*dict.fromkeys(map(str, [*drawn["targets"], *drawn["inputs"], *members]))]
     return Task("drawn", **(drawn | {"inputs": inputs, "lead_times": sorted(drawn["lead_times"])}))
 
 

@@ -20,6 +20,7 @@ from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample
 from data_pipeline.split import Split
 from data_pipeline.task import Task
+from models.provenance.groups import stated_groups
 from models.provenance.training_dates import split_provenance, state_training, valid_days
 
 
@@ -78,7 +79,7 @@ class ForecastDataModule(pl.LightningDataModule):
         """The provenance of a corrector trained on these data: `evaluate` refuses to score it on these dates."""
         found = {
             **split_provenance(self.split, self.task.lead_times), "members": self.train.members,
-            "data": self.archive.fingerprint, "deepweather": version("deepweather"),
+            **stated_groups(self.train), "data": self.archive.fingerprint, "deepweather": version("deepweather"),
             "regridding": regridding_of(self.archive),
             "ledger": {"train": self.train.ledger.to_json()}
             | ({"val": self.val.ledger.to_json()} if self.split.validates else {}),

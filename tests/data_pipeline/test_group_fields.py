@@ -1,0 +1,103 @@
+"""Mean and spread of groups of members: against numpy, in any order, at stations, without members."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from small_archive import NUMBERS, write_archive
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.formulas.formula import Formula
+from data_pipeline.sources.array_source import ArraySource
+from data_pipeline.task import Task
+
+COUNT = 7
+GROUPS = {"control": 0, "one system": 1, "another": 4}
+"""The members 0, 1 to 3, and 4 to 6."""
+TASK = Task("groups", ["msl", "2t"], ["2t"], [24, 48], groups=GROUPS)
+MEANS = ["group_mean(2t, 0, 0)", "group_mean(2t, 1, 3)", "group_spread(2t, 1, 3)", "group_spread(2t, 4)"]
+
+
+def datasets():
+    """Return forecasts on a grid, and analyses."""
+    draw = np.random.default_rng(1)
+    starts = np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D")
+    space = {"latitude": [60.0, 55.0, 50.0], "longitude": [0.0, 5.0, 10.0, 15.0]}
+    outer = {"init_time": starts, "lead_time": [24, 48], "number": range(COUNT)}
+    times = {"time": starts[0] + np.arange(8) * np.timedelta64(1, "D")}
+
+    def drawn(axes):
+        shape = [len(axis) for axis in axes.values()]
+        return xr.DataArray(draw.normal(280, 9, shape).astype("f4"), axes, [*axes], attrs={"units": "K"})
+
+    forecasts = xr.Dataset({"2t": drawn(outer | space), "msl": drawn(outer | space).assign_attrs(units="Pa")})
+    return forecasts, xr.Dataset({"2t": drawn(times | space)})
+
+
+def samples(forecasts, analyses, task=TASK):
+    return ForecastDataset(ArraySource(forecasts, analyses), task, [2020])
+
+
+def test_channels_are_mean_and_spread_of_the_members_of_each_group():
+    forecasts, analyses = datasets()
+    data = samples(forecasts, analyses)
+    assert [str(channel) for channel in data.task.channels] == ["msl", "2t", *MEANS]
+    assert {meaning.units for meaning in data.meanings[1:]} == {"K"}
+    for k, sample in enumerate(data):
+        own = forecasts["2t"][k // 2, k % 2].values.astype("f8")
+        parts = [own[:1], own[1:4], own[4:]]
+        wanted = [parts[0][0], np.mean(parts[1], 0), *(np.std(part, 0, ddof=1) for part in parts[1:])]
+        assert sample.ensemble.shape[0] == COUNT
+        for member in sample.ensemble[:, 2:]:
+            np.testing.assert_allclose(member, wanted, rtol=1e-6)
+
+
+def test_the_order_of_members_within_a_group_does_not_matter_and_groups_do():
+    forecasts, analyses = datasets()
+    plain = samples(forecasts, analyses)[0].ensemble[0, 2:]
+    for order, equal in (([0, 3, 1, 2, 6, 5, 4], True), ([0, 4, 2, 3, 1, 5, 6], False)):
+        found = samples(forecasts.isel(number=order).assign_coords(number=range(COUNT)), analyses)[0].ensemble[0, 2:]
+        assert np.allclose(found, plain, rtol=1e-6) is equal
+
+
+def test_one_group_is_no_group():
+    assert Task("groups", ["2t"], ["2t"], [24], groups={"all": 0}) == Task("groups", ["2t"], ["2t"], [24])
+
+
+def test_a_group_without_members_is_refused():
+    forecasts, analyses = datasets()
+    with pytest.raises(InputError, match=r"no member of the group group_mean\(2t, 0, 0\).* numbers 1 2 3 4 5 6; add"):
+        samples(forecasts.sel(number=slice(1, None)), analyses)
+
+
+def test_fewer_members_than_the_groups_have_are_refused():
+    with pytest.raises(InputError, match="members=3 leaves out 4 of 7 members, and group_mean"):
+        ForecastDataset(ArraySource(*datasets()), TASK, [2020], members=3)
+
+
+def test_a_missing_member_makes_its_group_missing(tmp_path):
+    archive = write_archive(tmp_path, {("2t", 1, 2, 2)}, missing="mask")
+    task = Task("groups", ["2t"], ["2t"], [48], groups={"control": 0, "others": 1})
+    data = ForecastDataset(archive, task, [2020])
+    assert [one.channels for one in data.ledger.omissions] == [("2t",)]
+    assert [[bool(channel.any()) for channel in sample.mask] for sample in data] == [
+        [True] * 3, [False, True, False], *[[True] * 3] * 4
+    ]  # fmt: skip
+    assert len(NUMBERS) == 3
+
+
+@pytest.mark.parametrize("text", ["group_mean(2t)", "group_mean(2t, 5, 1)", "group_spread(speed(10u, 10v), 1)"])
+def test_wrong_groups_are_refused(text):
+    with pytest.raises(InputError, match="write it like group_"):
+        Formula.parse(text)
+
+
+def test_a_group_has_no_further_formula():
+    with pytest.raises(InputError, match="wrong arguments"):
+        Formula.parse("change(group_mean(2t, 1), 24)")
+
+
+@pytest.mark.parametrize("groups", [{"a": 1, "b": 0}, {"a": 0, "b": 0}, {"a": "0-3"}, {"a": -1}])
+def test_groups_without_increasing_first_members_are_refused(groups):
+    with pytest.raises(InputError, match="the number of the first member of each group, increasing"):
+        Task("groups", ["2t"], ["2t"], [24], groups=groups)
