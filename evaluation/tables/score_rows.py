@@ -34,11 +34,11 @@ Function = Callable[..., np.ndarray]
 class ScoreRow(NamedTuple):
     """One number of a model in a part of the forecasts; numbers that are undefined are NaN.
 
-    `form` is `distribution`, or `members` for the members that `correct` writes. `score` is the name of a score or of
-    a comparison. `label` names one of several numbers of a score, such as a threshold. `members` is the number of first
-    members that are scored. `low` and `high` are the ends of the 95 % interval. `skill` is 1 - value / value of the raw
-    ensemble for scores that are 0 at best, with its own, paired, interval. `n_forecasts` and `n_dates` count the
-    forecasts and starts with a scored cell.
+    `form` is `distribution`, `members` for the members that `correct` writes, or another method that makes members.
+    `score` is the name of a score or of a comparison. `label` names one of several numbers of a score, such as a
+    threshold. `members` is the number of first members that are scored. `low` and `high` are the ends of the 95 %
+    interval. `skill` is 1 - value / value of the raw ensemble for scores that are 0 at best, with its own, paired,
+    interval. `n_forecasts` and `n_dates` count the forecasts and starts with a scored cell.
     """
 
     model: str
@@ -90,7 +90,7 @@ class ScoreRows:
             rows += finisher.rows()
             comparisons += finisher.comparisons()
         for size, tallies in board.by_member_count.items():
-            some = replace(board, tallies=tallies, written=board.written_by_count.get(size, {}))
+            some = replace(board, tallies=tallies, written=board.written_by_count.get(size, {}), further={})
             finisher = Finisher(some, target, whole(board), units, str(size))
             rows += finisher.rows()
             comparisons += finisher.comparisons()
@@ -149,15 +149,13 @@ class Finisher:
         """Yield the scores of all models and of their members as written."""
         board = self.board
         variable = board.task.targets[self.target]
-        for score in board.computed:
-            if score.joint == "lead_times" and (self.part.lead_time, self.part.hour) != (OVERALL, OVERALL):
-                continue  # it is of all lead times of a start
+        for score in self._finished:
             labels = score.labels_of(board.settings, self.target) if score.labels else ("",)
             units = (variable.units or self.units) if score.units == "target" else score.units
             raw = self._averages(board.tallies["raw"], score)
             for name, form, tally in board.forms():
                 valid = not score.is_fair or board.fair_is_valid(name, tally)
-                if form == MEMBERS and not valid:
+                if form != DISTRIBUTION and not valid:
                     continue  # quantiles have no fair score
                 own = self._averages(tally, score)
                 values = self.estimates(_value(score), own, len(labels))
@@ -174,10 +172,13 @@ class Finisher:
         if self._row("", "", "", "", "", UNKNOWN).slice is None:
             return
         for name, form, tally in self.board.forms():
-            if form == MEMBERS:
-                means = [tally, self.board.tallies[name]]
-                minus = self.estimate(np.subtract, [self.mean(one, "crps") for one in means])
-                yield self._row(name, form, "crps_minus_distribution", "", "", minus)
+            if form != DISTRIBUTION:
+                other, against = (
+                    (self.board.tallies, DISTRIBUTION) if form == MEMBERS else (self.board.written, MEMBERS)
+                )
+                for score in self._finished:
+                    if score.name == "crps" or (form != MEMBERS and score.joint and not score.is_fair):
+                        yield self._less(score, tally, other[name], (name, form, f"{score.name}_minus_{against}"))
                 continue
             for ending, fair in (("", False), ("_fair", True)):
                 for reference in REFERENCES:
@@ -186,6 +187,13 @@ class Finisher:
                 yield self._compared(captured, (name, "raw", ORACLE), f"captured{ending}", fair)
             for reference in REFERENCES:
                 yield self._compared(np.subtract, (name, reference), f"crps_minus_{reference}")
+
+    def _less(self, score: Score, one: Tally, other: Tally, names: tuple[str, str, str]) -> ScoreRow:
+        """Return how much less a score of one tally is than that of another one."""
+        averages = [*self._averages(one, score), *self._averages(other, score)]
+        value, count = _value(score), len(score.statistics)
+        found = self.estimate(lambda *each: value(*each[:count]) - value(*each[count:]), averages)
+        return self._row(*names, "", score.units, found)
 
     def _compared(self, function: Function, models: Sequence[str], key: str, fair: bool = False) -> ScoreRow:
         """Return a function of the CRPS of `models`; NaN if one is missing or, for the fair CRPS, not valid."""
@@ -250,6 +258,12 @@ class Finisher:
         starts, position = self._starts
         merged = merge(self.mean(tally, statistic), position, len(starts), np.ones(len(position), bool))
         return WeightedMean(merged.total, merged.weight.sum(0)).value
+
+    @property
+    def _finished(self) -> list[Score]:
+        """The scores of the part; those over lead times are of all lead times of a start."""
+        whole = (self.part.lead_time, self.part.hour) == (OVERALL, OVERALL)
+        return [score for score in self.board.computed if whole or score.joint != "lead_times"]
 
     @cached_property
     def _place(self) -> tuple[np.ndarray, int, int]:

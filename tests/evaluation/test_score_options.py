@@ -27,7 +27,7 @@ TWO = Task("two", ["2t", "tp:24h"], ["2t", "tp:24h"], [24, 48])
 
 
 def options(**given):
-    return {"scores": None, "thresholds": None, "efi_climate": None, "efi_form": "exact"} | given
+    return {"scores": None, "thresholds": None, "efi_climate": None, "efi_form": "exact", "members": "ecc-q"} | given
 
 
 def choice(task=TASK, **given):

@@ -19,8 +19,8 @@ from models.corrector import Corrector
 from models.engines.forecast import RawForecast
 from models.engines.torch_engine import TorchEngine
 from models.members.members import corrected_members
-from models.members.options import MEMBER_METHODS, CorrectionOptions
-from models.members.past_analyses import PastAnalyses
+from models.members.options import CorrectionOptions
+from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.single_process import SingleProcess
 
@@ -49,7 +49,7 @@ def times(first=2010, last=2016, hours=12, without=()):
 
 
 def past(leads=(24, 48), **options):
-    return PastAnalyses(Analyses(times(**options)), leads, "past.grib")
+    return Past(Analyses(times(**options)), leads, "history=past.grib")
 
 
 def test_chosen_starts_are_the_nearest_in_season_without_the_forecast_itself():
@@ -71,7 +71,9 @@ def test_chosen_starts_are_the_nearest_in_season_without_the_forecast_itself():
 
 
 def test_too_few_analyses_are_refused_with_their_number():
-    with pytest.raises(InputError, match=r"past.grib has analyses after 0 past starts .* needs 3; add analyses"):
+    with pytest.raises(
+        InputError, match=r"past.grib has analyses after 0 past starts .* 3 members need 3; add more years"
+    ):
         past(first=2016).starts(np.datetime64("2016-06-01T06", "s"), 3)
 
 
@@ -99,7 +101,7 @@ class Uniform:
 def made(history, raw, domain=None, predicted=None, **options):
     chosen = CorrectionOptions(members="schaake", history=("past.grib",), **options)
     return corrected_members(
-        predicted or Uniform(), raw, history.fields.variables, raw.mask, domain or Domain.of(GRID), chosen, history
+        predicted or Uniform(), raw, history.analyses.variables, raw.mask, domain or Domain.of(GRID), chosen, history
     )
 
 
@@ -112,37 +114,12 @@ def test_members_have_the_quantiles_in_the_rank_order_of_the_analyses(lead, coun
     levels = (np.arange(M) + 0.5) / M
     analyses = []
     for start in history.starts(START, M):
-        place = history.fields.init_times.tolist().index((start + np.timedelta64(lead, "h")).tolist())
+        place = history.analyses.init_times.tolist().index((start + np.timedelta64(lead, "h")).tolist())
         field = np.empty((1, 1, *GRID.shape))
-        history.fields.read(history.fields.cells[place, 0], field)
+        history.analyses.read(history.analyses.cells[place, 0], field)
         analyses.append(field[0])
     ranks = np.array(analyses).argsort(0).argsort(0)
     np.testing.assert_allclose(members, levels[ranks], rtol=1e-12)
-
-
-@pytest.mark.parametrize("method", MEMBER_METHODS)
-def test_cells_that_keep_raw_members_leave_the_others_alone(method):
-    raw, history, members = forecast(5), past(), {}
-    schaake = {"history": ("past.grib",)} if method == "schaake" else {}
-    for kept in (False, True):
-        predicted = Uniform()
-        predicted.unchanged = np.zeros((1, *GRID.shape), bool)
-        predicted.unchanged[0, 0, :2] = kept
-        members[kept] = corrected_members(
-            predicted, raw, history.fields.variables, raw.mask, Domain.of(GRID),
-            CorrectionOptions(members=method, **schaake), history if schaake else None,
-        )  # fmt: skip
-    own = predicted.unchanged[0]
-    np.testing.assert_array_equal(members[True][:, :, ~own], members[False][:, :, ~own])
-    expected = np.sort(raw.raw, 0) if method == "quantiles" else raw.raw
-    np.testing.assert_array_equal(members[True][:, :, own], expected[:, :, own])
-
-
-def test_the_options_belong_together():
-    with pytest.raises(InputError, match="give their files with history=FILES"):
-        CorrectionOptions(members="schaake")
-    with pytest.raises(InputError, match="members=ecc-q reads no past analyses; remove history"):
-        CorrectionOptions(history=("past.grib",))
 
 
 def test_corrected_messages_have_the_rank_order_of_analyses_in_files(tmp_path):
