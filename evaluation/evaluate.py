@@ -93,7 +93,7 @@ from models.corrector import Corrector
 from models.corrector_summary import summary_rows
 from models.device import choose_device, watch_gpu
 from models.members.methods import METHODS
-from models.members.options import QUANTILE_LEVELS, CorrectionOptions, check_lead_times
+from models.members.options import QUANTILE_LEVELS, CorrectionOptions, check_correlates
 from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
@@ -215,7 +215,7 @@ def plan_evaluation(cfg: DictConfig, mesh: Mesh) -> Plan:
     device, choice = choose_device(cfg.device, mesh), ScoreChoice.parse(options, task)
     methods = check_methods(options["members"])
     for method in methods:
-        check_lead_times(method, task)
+        check_correlates(method, task)
         if METHODS[method].correlates and cfg.split == "held_out":
             raise InputError(
                 f"members={method} learns from the errors of all past forecasts, so it cannot be scored with "

@@ -157,6 +157,8 @@ class Finisher:
                 valid = not score.is_fair or board.fair_is_valid(name, tally)
                 if form != DISTRIBUTION and not valid:
                     continue  # quantiles have no fair score
+                if form in board.further and self._by_several_kinds:
+                    continue  # such as a season of a region; methods are compared over larger parts
                 own = self._averages(tally, score)
                 values = self.estimates(_value(score), own, len(labels))
                 if score.in_strata:
@@ -169,7 +171,7 @@ class Finisher:
 
     def comparisons(self) -> Iterator[ScoreRow]:
         """Yield the comparisons of all models; nothing for a part by several kinds."""
-        if self._row("", "", "", "", "", UNKNOWN).slice is None:
+        if self._by_several_kinds:
             return
         for name, form, tally in self.board.forms():
             if form != DISTRIBUTION:
@@ -258,6 +260,11 @@ class Finisher:
         starts, position = self._starts
         merged = merge(self.mean(tally, statistic), position, len(starts), np.ones(len(position), bool))
         return WeightedMean(merged.total, merged.weight.sum(0)).value
+
+    @cached_property
+    def _by_several_kinds(self) -> bool:
+        """Whether the part is such as a season of a lead time."""
+        return self._row("", "", "", "", "", UNKNOWN).slice is None
 
     @property
     def _finished(self) -> list[Score]:

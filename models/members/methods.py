@@ -104,7 +104,7 @@ def decc(situation: Situation) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Method:
+class MemberMethod:
     """How members are made."""
 
     values: Literal["levels", "random levels", "raw levels", "shifted"] = "levels"
@@ -122,15 +122,15 @@ class Method:
 PAST = {"history": "past analyses", "reforecasts": "past forecasts"}
 """What the options name whose files methods read."""
 METHODS = {
-    "ecc-q": Method(),
-    "ecc-r": Method("random levels"),
-    "ecc-t": Method("raw levels"),
-    "decc": Method(template=decc, reads=(*PAST,), correlates=True),
-    "schaake": Method(template=schaake, reads=("history",)),
-    "simschaake": Method(template=simschaake, reads=(*PAST,), compares=True),
-    "gca": Method(template=gca, reads=("history",)),
-    "member-by-member": Method("shifted"),
-    "quantiles": Method(template=None),
+    "ecc-q": MemberMethod(),
+    "ecc-r": MemberMethod("random levels"),
+    "ecc-t": MemberMethod("raw levels"),
+    "decc": MemberMethod(template=decc, reads=(*PAST,), correlates=True),
+    "schaake": MemberMethod(template=schaake, reads=("history",)),
+    "simschaake": MemberMethod(template=simschaake, reads=(*PAST,), compares=True),
+    "gca": MemberMethod(template=gca, reads=("history",)),
+    "member-by-member": MemberMethod("shifted"),
+    "quantiles": MemberMethod(template=None),
 }
 """All methods by the name that the option `members` gives them; see `models.members.members` for values."""
 MEMBER_METHODS = tuple(METHODS)

@@ -71,10 +71,10 @@ class CorrectionOptions:
         for option in METHODS[self.members].reads:
             if not getattr(self, option):
                 raise InputError(f"members={self.members} needs {PAST[option]}; give their files with {option}=FILES")
-        check_lead_times(self.members, task)
+        check_correlates(self.members, task)
 
 
-def check_lead_times(method: str, task: Task) -> None:
+def check_correlates(method: str, task: Task) -> None:
     """Raise `InputError` for a method that correlates lead times if the task has a single one."""
     if METHODS[method].correlates and len(task.lead_times) == 1:
         raise InputError(f"members={method} correlates lead times, and {task.name} has a single one; set members=ecc-q")
