@@ -144,7 +144,7 @@ class Simulation:
         """Return quantiles at the levels of the draws of `gca`, (M, repetitions)."""
         predicted, raw = self._forecast(start, lead)
         names = CellNames(0, int(raw.init_time.astype(np.int64)), lead, self.domain)
-        analyses = [*self.past.read_analyses(self.past.starts(raw.init_time, M, GAUSSIAN_STARTS), lead, self.domain)]
+        analyses = [*self.past.read_analyses(self.past.starts(raw.init_time, *GAUSSIAN_STARTS), lead, self.domain)]
         template = gca(Situation(raw, names, M, self.past)) / (np.std(analyses, 0) * np.sqrt(len(analyses)))
         return (predicted.mean() + predicted.std() * template)[:, 0, 0]
 

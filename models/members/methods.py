@@ -19,8 +19,8 @@ from models.members.coupled_members import CellNames
 from models.members.named_draws import uniform_draws
 from models.members.past import Past
 
-GAUSSIAN_STARTS = 200
-"""Past starts, at most, whose analyses give the correlations of `gca`."""
+GAUSSIAN_STARTS = 20, 200
+"""Past starts, at least and at most, whose analyses give the correlations of `gca`."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def simschaake(situation: Situation) -> np.ndarray:
 def gca(situation: Situation) -> np.ndarray:
     """Return draws from a normal distribution with the covariances of past analyses (Gaussian copula).
 
-    A draw is Σᵢ ξᵢ (xᵢ - x̄) over the analyses xᵢ after up to `GAUSSIAN_STARTS` past starts, with standard normal ξᵢ.
+    A draw is Σᵢ ξᵢ (xᵢ - x̄) over the analyses xᵢ after `GAUSSIAN_STARTS` past starts, with standard normal ξᵢ.
     Its covariance has their low rank, so no matrix over cells is needed; a factor does not change the order. The ξᵢ
     are the same in all cells, lead times and targets. Möller, Lenkoski & Thorarinsdottir 2013, doi:10.1002/qj.2009,
     give a member the quantile at the level of its draw; here, the draws order the quantiles of `ecc-q`.
     """
     past, start = situation.past, situation.forecast.init_time
     assert past is not None
-    starts, names = past.starts(start, situation.count, GAUSSIAN_STARTS), situation.names
+    starts, names = past.starts(start, *GAUSSIAN_STARTS), situation.names
     member, seconds = np.arange(situation.count)[:, None], starts.astype(np.int64)
     level, angle = (uniform_draws(names.seed, (names.init_time, seconds, member, part)) for part in (0, 1))
     weights = np.sqrt(-2 * np.log(level)) * np.cos(2 * np.pi * angle)

@@ -28,7 +28,7 @@ class CorrectionOptions:
 
     quantile_levels: str = "hazen"
     seed: int = 0
-    """Seed of the random numbers that order equal raw members, and of the levels of `ecc-r`."""
+    """Seed of the random numbers that order equal raw members, of `ecc-r` and of `gca`."""
     members: str = "ecc-q"
     """One of `MEMBER_METHODS`."""
     member_count: int | None = None

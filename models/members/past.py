@@ -94,7 +94,7 @@ class Past:
             yield out[0]
 
     def starts(self, init_time: np.datetime64, count: int, at_most: int | None = None) -> np.ndarray:
-        """Return the past starts of the season, nearest first: `count` of them, or all of these up to `at_most`.
+        """Return the past starts of the season, nearest first: `count`, or between `count` and `at_most`.
 
         They are at the hour of the forecast, and nearest to its day of the year. Of equally near starts, the latest are
         first. Starts after the forecast are chosen as well, if there are their analyses, but none within `OWN_DAYS` of
@@ -211,8 +211,7 @@ class Past:
             leads = ", ".join(map(str, self.lead_times))
             raise InputError(
                 f"{path} has {what} after {found} past starts within {SEASON_DAYS} days of the year of {start}, at its "
-                f"hour and at the lead times {leads} h, but {count} members need {count}; add more years, or choose "
-                "members=ecc-q"
+                f"hour and at the lead times {leads} h, but {count} are needed; add more years, or choose members=ecc-q"
             )
 
 

@@ -20,7 +20,7 @@ from models.members.coupled_members import CellNames
 from models.members.coupling import written_members
 from models.members.members import change_of_ecc_q, corrected_members
 from models.members.methods import METHODS, Situation, gca
-from models.members.options import CorrectionOptions
+from models.members.options import CorrectionOptions, check_correlates
 from models.members.past import Past
 from models.parallel.domain import Domain
 
@@ -42,7 +42,7 @@ class Weather:
     def __init__(self, starts, leads, members, seed):
         self.init_times, self.lead_times, self.numbers = starts, leads, tuple(range(members))
         size = len(starts), len(leads), members, 2
-        self.values = np.random.default_rng(seed).normal(size=(*size, *GRID.shape)).cumsum(1)
+        self.values = np.random.default_rng(seed).normal(size=(*size, *GRID.shape)).cumsum(1) + 50 * (members == 1)
         self.cells = np.arange(np.prod(size)).reshape(size)
 
     def read(self, wanted, out, window=WHOLE):
@@ -168,10 +168,9 @@ def test_draws_of_gca_have_the_correlation_of_the_analyses():
     """2000 draws, in cells, targets and lead times together, against `np.corrcoef` of the analyses."""
     starts, draws = PAST.starts(START, M, 200), []
     weather = [PAST.analyses.values[np.searchsorted(DAYS, starts + np.timedelta64(lead, "h")), 0, 0] for lead in LEADS]
-    few = SimpleNamespace(starts=lambda *_: starts, read_analyses=PAST.read_analyses)
     for lead in LEADS:
         names = CellNames(0, int(START.astype(np.int64)), lead, Domain.of(GRID))
-        draws.append(gca(Situation(forecast(lead, Domain.of(GRID)), names, 2000, few)))
+        draws.append(gca(Situation(forecast(lead, Domain.of(GRID)), names, 2000, PAST)))
     found, expected = (
         np.corrcoef(np.concatenate([one.reshape(len(one), -1) for one in both], 1).T) for both in (draws, weather)
     )
@@ -190,10 +189,14 @@ def test_what_is_not_at_hand_is_refused_with_a_way_out():
     short = Weather(CURRENT.init_times, LEADS[:1], M, 1)
     with pytest.raises(InputError, match=r"none at \+48 h; add them, or choose members=schaake"):
         PAST.similar_starts(START, M, short)
-    few = Past(PAST.analyses, LEADS, "the past", _RowsOf(PAST.forecasts, 10))
+    with pytest.raises(
+        InputError, match="members=decc correlates lead times, and one has a single one; set members=ecc-q"
+    ):
+        check_correlates("decc", Task("one", ["10u"], ["10u"], [24]))
+    few = Past(PAST.analyses, LEADS, "the past", first_rows(PAST.forecasts, 10))
     with pytest.raises(InputError, match=r"needs 20 past forecasts .* got 10; add .* or choose members=ecc-q"):
         few.error_root(Domain.of(GRID))
 
 
-def _RowsOf(fields, count):
+def first_rows(fields, count):
     return SimpleNamespace(**{**vars(fields), "init_times": fields.init_times[:count], "cells": fields.cells[:count]})

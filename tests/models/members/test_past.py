@@ -75,9 +75,7 @@ def test_chosen_starts_are_the_nearest_in_season_without_the_forecast_itself():
 
 
 def test_too_few_analyses_are_refused_with_their_number():
-    with pytest.raises(
-        InputError, match=r"past.grib has analyses after 0 past starts .* 3 members need 3; add more years"
-    ):
+    with pytest.raises(InputError, match=r"past.grib has analyses after 0 past starts .* 3 are needed; add more years"):
         past(first=2016).starts(np.datetime64("2016-06-01T06", "s"), 3)
 
 
