@@ -35,7 +35,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.grids.grid_coordinates import static_on
 from data_pipeline.grids.points import Points
-from data_pipeline.protocols import DataSource
+from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.sources.forecast_file import ForecastFile, OpenedForecast, open_files
 from data_pipeline.sources.plausibility import data_warnings
 from data_pipeline.split import Split
@@ -78,7 +78,7 @@ from evaluation.report.provenance import run_facts
 from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData, TargetReport
 from evaluation.report.tables import plain_table
 from evaluation.scoring.partial_scores import PartialScores
-from evaluation.scoring.score_options import ScoreChoice
+from evaluation.scoring.score_options import ScoreChoice, check_methods
 from evaluation.scoring.scoreboard import DISTRIBUTION, Scoreboard
 from evaluation.scoring.scoring import Forecaster, ScoringOptions, check_workers, score_models, scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
@@ -92,7 +92,9 @@ from evaluation.training_runs import Runs, check_one_model, group_runs, name_run
 from models.corrector import Corrector
 from models.corrector_summary import summary_rows
 from models.device import choose_device, watch_gpu
-from models.members.options import QUANTILE_LEVELS
+from models.members.methods import METHODS
+from models.members.options import QUANTILE_LEVELS, CorrectionOptions, check_correlates
+from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
@@ -137,8 +139,9 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     evaluation.publish()
     if writing is not None:
         wrote = write_forecasts(
-            writing, evaluation.models, data.forecasts, cfg.quantile_levels, cfg.seed, plan.device, list(board.written)
-        )
+            writing, evaluation.models, data.forecasts, plan.member_options, *plan.open_past(), plan.device,
+            list(board.written),
+        )  # fmt: skip
         say(f"wrote {', '.join(map(str, wrote))}")
     partial_scores.remove()
 
@@ -160,6 +163,23 @@ class Plan:
     files: Mapping[str, ForecastFile]
     choice: ScoreChoice
     device: torch.device
+    methods: tuple[str, ...]
+
+    @property
+    def member_options(self) -> CorrectionOptions:
+        """How the members are made that are written."""
+        return CorrectionOptions(self.cfg.quantile_levels, self.cfg.seed, self.methods[0])
+
+    def open_past(self) -> tuple[Past | None, Fields | None]:
+        """Return past weather of the training dates, and the raw members of all forecasts, for methods that read it."""
+        if not any(METHODS[method].reads for method in self.methods):
+            return None, None
+        task = self.task
+        # All folds together: starts near a forecast are never chosen for it.
+        folds = self.cfg.split == "held_out" and self.split.fold is None
+        training = self.dates if folds else self.split.dates("train", task.lead_times)
+        past = Past.of(self.source(training), task, training)
+        return past, self.source(self.dates).ensemble_fields(task.targets, task.lead_times)
 
     @property
     def runs(self) -> Runs:
@@ -195,10 +215,24 @@ def plan_evaluation(cfg: DictConfig, mesh: Mesh) -> Plan:
     check_integer("memory_bytes", cfg.memory_bytes, 1)
     check_integer("seed", cfg.seed, 0)
     device, choice = choose_device(cfg.device, mesh), ScoreChoice.parse(options, task)
+    methods = check_methods(options["members"])
+    for method in methods:
+        check_correlates(method, task)
+        if METHODS[method].correlates and cfg.split == "held_out":
+            raise InputError(
+                f"members={method} learns from the errors of all past forecasts, so it cannot be scored with "
+                "split=held_out; leave it out, or choose another split"
+            )
+    if cfg.write_forecasts and METHODS[methods[0]].correlates:
+        raise InputError(
+            f"write_forecasts writes one forecast after the other, and members={methods[0]} needs all lead times of a "
+            "start; name another method first"
+        )
     check_workers(cluster, mesh, device)
     return Plan(
-        cfg, archive, split, task, cluster, dates, paths, member_counts, references, regions, files, choice, device
-    )
+        cfg, archive, split, task, cluster, dates, paths, member_counts, references, regions, files, choice, device,
+        methods,
+    )  # fmt: skip
 
 
 def load_correctors(plan: Plan) -> dict[str, FoldCorrectors]:
@@ -379,9 +413,11 @@ def score_entrants(
         data.domain, plan.task, plan.split.dates("train", plan.task.lead_times), plan.dates,
         lambda days: plan.source(days).fingerprint,
     )  # fmt: skip
+    past, current = plan.open_past()
     options = ScoringOptions(
         cfg.batch_size, cfg.seed, plan.member_counts, written={*entrants.correctors, *entrants.own},
-        levels=cfg.quantile_levels, optional=["climatology", "persistence"], device=plan.device,
+        levels=cfg.quantile_levels, methods=plan.methods, past=past, current=current,
+        optional=["climatology", "persistence"], device=plan.device,
         groups=batch_groups(entrants.compared.values(), data.valid), scores=choice.scores, diagrams=choice.diagrams,
         thresholds=choice.thresholds, extremeness=climate,
         undrawn={name for name, file in files.items() if not file.drawn},

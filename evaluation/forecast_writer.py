@@ -16,12 +16,15 @@ from data_pipeline.common.files import atomic_path
 from data_pipeline.common.progress import watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grids.points import Points
+from data_pipeline.protocols import Fields
 from data_pipeline.sample import Sample
 from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE, Meaning
 from evaluation.scoring.scoring import Forecaster
 from models.device import copy_batch
 from models.distribution import Distribution, Ensemble
 from models.members.coupling import written_members
+from models.members.options import CorrectionOptions
+from models.members.past import Past
 from models.parallel.mesh import Mesh
 
 _DIMENSIONS = ("init_time", "lead_time", "number", "latitude", "longitude")
@@ -46,8 +49,9 @@ def write_forecasts(
     folder: Path,
     models: Mapping[str, Forecaster],
     forecasts: ForecastDataset,
-    levels: str,
-    seed: int,
+    options: CorrectionOptions,
+    past: Past | None,
+    current: Fields | None,
     device: torch.device | str,
     names: Collection[str],
 ) -> list[Path]:
@@ -81,7 +85,7 @@ def write_forecasts(
             batch = copy_batch(Sample(*(tensor[None] for tensor in forecasts[row])), device)
             for name in names:
                 forecast = models[name](batch)
-                members = written_members(forecast, batch, task, grid, quantile_levels=levels, seed=seed)
+                members = written_members(forecast, batch, task, grid, options, past, current)
                 values = members.members[:, 0].cpu().numpy()
                 place = int(np.searchsorted(every, start)), task.lead_times.index(int(lead))
                 for k, array in enumerate(arrays[name]):

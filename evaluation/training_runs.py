@@ -121,5 +121,6 @@ def pool_runs(board: Scoreboard, runs: Runs) -> Scoreboard:
         tallies=pooled(board.tallies),
         by_member_count={size: pooled(tallies) for size, tallies in board.by_member_count.items()},
         written=pooled(board.written),
+        further={method: pooled(tallies) for method, tallies in board.further.items()},
         written_by_count={size: pooled(tallies) for size, tallies in board.written_by_count.items()},
     )

@@ -82,6 +82,7 @@ def correct_cycle(
         members=options["members"],
         member_count=options["member_count"],
         history=path_texts("history", options["history"]),
+        reforecasts=path_texts("reforecasts", options["reforecasts"]),
         conformal=layers,
         template=options["template"],
         mark=options["mark"],

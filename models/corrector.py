@@ -149,6 +149,7 @@ class Corrector(nn.Module):
         member_count: int | None = None,
         quantile_levels: str = "hazen",
         history: str | Sequence[str] | None = None,
+        reforecasts: str | Sequence[str] | None = None,
         stations: Points | None = None,
         static_fields: xr.Dataset | None = None,
         seed: int = 0,
@@ -176,7 +177,7 @@ class Corrector(nn.Module):
 
         guard = Guard(on_problem, None if fallback is None else TorchEngine.of(fallback, device), untrained_times)
         return correct_with(
-            TorchEngine.of(self, device), dataset, analysis, names, guard, history,
+            TorchEngine.of(self, device), dataset, analysis, names, guard, history, reforecasts,
             stations=stations, static_fields=static_fields,
             members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
         )  # fmt: skip

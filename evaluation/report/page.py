@@ -20,6 +20,7 @@ from evaluation.report.tables import (
     fair_crps_footnote,
     forecast_title,
     member_count_table,
+    method_table,
     variable_title,
 )
 from evaluation.report.verdict import comparisons_note, pairs_table, verdict
@@ -81,6 +82,7 @@ def _part(target: TargetReport, title: str, drawings: Sequence[Drawing]) -> dict
         "definitions": [(one["title"], one["text"]) for one in scores["definitions"].values()],
         "sections": sections_of(drawings),
         "member_counts": member_count_table(scores),
+        "methods": method_table(scores),
     }
 
 

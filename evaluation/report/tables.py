@@ -22,6 +22,7 @@ COLUMNS = (
 )  # fmt: skip
 COLUMN_WIDTHS = ("<12", ">8", ">8", ">2", "<24", "<9", "<24", ">8", ">8", ">14", ">9")
 """Columns of the terminal's table: `captured` is by the fair CRPS; `members` is spread/error of the written members."""
+JOINT = ("energy_score", "variogram_score")
 CLAIM = {True: "yes", False: "no"}
 VERDICT = {True: "yes", False: "no", None: "too few starts to tell"}
 
@@ -140,7 +141,8 @@ def plain_table(scores: Mapping[str, Any]) -> str:
     where = f"{scores['split']} {format_years(scores)}, {scores['n_dates']} starts"
     lines = [f"{forecast_title(scores)}: {where}; CRPS in {display_of(scores).units}"]
     lines += ["".join(map(format, (*cells[:3], "", *cells[3:]), COLUMN_WIDTHS)).rstrip() for cells in rows]
-    lines += [*_footnotes(scores), *_plain_stations(scores), *_plain_member_counts(scores), *warning_lines(scores)]
+    lines += [*_footnotes(scores), *_plain_stations(scores), *_plain_member_counts(scores), *_plain_methods(scores)]
+    lines += warning_lines(scores)
     return "\n".join(lines)
 
 
@@ -209,6 +211,40 @@ def member_count_table(scores: Mapping[str, Any]) -> PageTable | None:
     rows = [[name, *_member_count_cells(model, scores)] for name, model in scores["models"].items()]
     columns = ["model", "base", *sizes, *sizes, "claims it", "holds"]
     return PageTable("Scores by number of members", columns, rows, above)
+
+
+def method_table(scores: Mapping[str, Any]) -> PageTable | None:
+    """Return the scores of all methods that make members, and how much they differ from the first; None for one."""
+    shown = ["crps", *(name for name in scores["definitions"] if name.startswith(JOINT) and not name.endswith("_fair"))]
+    rows = [
+        [f"{model} {method}", *(_method_cell(own, entry["members"], key) for key in shown)]
+        for model, entry in scores["models"].items()
+        for method, own in entry.get("methods", {}).items()
+    ]
+    titles = ["plain CRPS", *(scores["definitions"][key]["title"] for key in shown[1:])]
+    return PageTable("Methods that make members", ["model and method", *titles], rows) if rows else None
+
+
+def _method_cell(entry: Mapping[str, Any], first: Mapping[str, Any], key: str) -> str:
+    """Return a score, and its difference from that of the first method with the interval in per cent of the latter."""
+    value, minus = entry[key], f"{key}_minus_members"
+    if value is None:
+        return "–"
+    text = with_minus(f"{value:.4g}")
+    if entry.get(minus) is None or not first[key]:
+        return text
+    ends = [format_bound(end / first[key]) for end in entry["ci95"][minus] or ()]
+    return f"{text}\n{with_ends(format_percent(entry[minus] / first[key], sign=True), ends)}"
+
+
+def _plain_methods(scores: Mapping[str, Any]) -> list[str]:
+    """Return the lines of `method_table` for the terminal, score by score."""
+    if (table := method_table(scores)) is None:
+        return []
+    lines = ["members by method; after each score: its difference from that of the first method, and its 95 % interval"]
+    for number, title in enumerate(table.columns[1:], 1):
+        lines += [title, *(f"  {row[0]:<30} {row[number].replace(chr(10), ' ')}" for row in table.rows)]
+    return lines
 
 
 def _member_count_cells(model: Mapping[str, Any], scores: Mapping[str, Any]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from evaluation.scores.joint import DIVIDED
 from evaluation.scores.score import Diagram, Score, Settings
 from evaluation.scoring.efi_climate import ModelClimate, load_model_climate
 from evaluation.scoring.scoreboard import MAIN_SCORES
+from models.members.methods import MEMBER_METHODS
 from models.parallel.domain import Domain
 
 DEFAULT_THRESHOLDS = ("< 10 %", "> 90 %")
@@ -43,7 +44,7 @@ class ScoreChoice:
     @classmethod
     def parse(cls, options: Mapping[str, Any], task: Task) -> ScoreChoice:
         """Return the choice of the options; refuse a misspelt name, and a threshold that does not fit the task."""
-        scores, diagrams = choose_scores(options["scores"])
+        scores, diagrams = choose_scores(options["scores"], several_methods=len(check_methods(options["members"])) > 1)
         given = options["thresholds"]
         thresholds = (
             parse_thresholds(task.thresholds or DEFAULT_THRESHOLDS, task, fitting=True)
@@ -87,10 +88,21 @@ class ScoreChoice:
         return [f"thresholds: {', '.join(lost)} are left out: percentiles of climatology need it among the references"]
 
 
-def choose_scores(option: object) -> tuple[tuple[Score, ...], tuple[Diagram, ...]]:
+def check_methods(option: object) -> tuple[str, ...]:
+    """Return the methods of the option `members`: a name or a list of names."""
+    methods = option if isinstance(option, list) else [option]
+    for method in methods:
+        check_choice("members", method, MEMBER_METHODS)
+    if not methods or len(set(methods)) < len(methods):
+        raise InputError(f"members must be a method or a list of different methods, got {option!r}")
+    return tuple(methods)
+
+
+def choose_scores(option: object, several_methods: bool = False) -> tuple[tuple[Score, ...], tuple[Diagram, ...]]:
     """Return the scores and diagrams of the option `scores`: null for the cheap ones, `all`, or a list of names.
 
-    The scores that have a key of their own in `scores.json`, and the rank histogram, are always computed.
+    The scores that have a key of their own in `scores.json`, and the rank histogram, are always computed. The cheap
+    ones of several methods that make members include the scores of their dependence.
     """
     scores, diagrams = all_scores(), all_diagrams()
     known = list(dict.fromkeys([*scores, *diagrams]))
@@ -104,6 +116,7 @@ def choose_scores(option: object) -> tuple[tuple[Score, ...], tuple[Diagram, ...
             hint = f"did you mean {guess[0]}? " if guess else ""
             raise InputError(f"scores: there is no score {name!r}; {hint}there is: {', '.join(known)}")
     cheap = [name for of in (scores, diagrams) for name, one in of.items() if one.default]
+    cheap += [name for name, one in scores.items() if one.joint and several_methods]
     wanted = {*(cheap if option is None else option), *MAIN_SCORES, "rank_histogram"}
     return (
         tuple(score for name, score in scores.items() if name in wanted),

@@ -43,10 +43,10 @@ class Scoreboard:
     `init_times` (seconds since 1970) and `lead_times` (hours) identify the forecasts along the forecast axis of the
     tallies. `tallies` holds `raw`, `climatology` if it could be fitted, and the correctors in the order of the report;
     the `oracle` may lack some forecasts. `by_member_count` maps each number of members, increasing, to the tallies of
-    all models on that many first members. `written` holds the tallies of the members that `correct` writes,
-    `written_by_count` those of each number of members. `lost` maps optional models that were left out because their
-    forecasts are not finite to the number of such points. The fair CRPS of members is valid only for the `independent`
-    models, whose members do not depend on each other.
+    all models on that many first members. `written` holds the tallies of the members that `correct` makes with
+    `method`, `written_by_count` those of each number of members, `further` those of other methods that make members.
+    `lost` maps optional models that were left out because their forecasts are not finite to the number of such points.
+    The fair CRPS of members is valid only for the `independent` models, whose members do not depend on each other.
     """
 
     task: Task
@@ -60,6 +60,8 @@ class Scoreboard:
     by_member_count: Mapping[int, Mapping[str, Tally]] = field(default_factory=dict)
     written: Mapping[str, Tally] = field(default_factory=dict)
     written_by_count: Mapping[int, Mapping[str, Tally]] = field(default_factory=dict)
+    method: str = "ecc-q"
+    further: Mapping[str, Mapping[str, Tally]] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     independent: Collection[str] = ("raw",)
     wanted: Collection[Score] = field(default_factory=default_scores)
@@ -90,9 +92,10 @@ class Scoreboard:
         return self.oracle if name == ORACLE and self.oracle is not None else self.tallies[name]
 
     def forms(self) -> Iterator[tuple[str, str, Tally]]:
-        """Yield name, form and tally of every model, then of the members as `correct` writes them."""
+        """Yield name, form and tally of every model, then of its members, whose form is `members` or another method."""
         yield from ((name, DISTRIBUTION, tally) for name, tally in self.tallies.items())
-        yield from ((name, MEMBERS, tally) for name, tally in self.written.items() if name in self.tallies)
+        for form, tallies in {MEMBERS: self.written, **self.further}.items():
+            yield from ((name, form, tally) for name, tally in tallies.items() if name in self.tallies)
 
     def fair_is_valid(self, name: str, tally: Tally | None = None) -> bool:
         """Return whether the fair CRPS of a model is valid: it has a closed form, or independent members.

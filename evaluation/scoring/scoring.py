@@ -19,6 +19,7 @@ from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.common.threads import BUDGET, processors
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import Fields
 from data_pipeline.sample import Sample, forecast_times, verifiable
 from data_pipeline.statistics.efi import traces
 from data_pipeline.task import Task
@@ -36,6 +37,9 @@ from evaluation.scoring.tallies import Tallies
 from models.device import copy_batch
 from models.distribution import Distribution
 from models.members.coupling import member_values, written_members
+from models.members.methods import METHODS
+from models.members.options import CorrectionOptions
+from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.statistical.raw import Raw
@@ -65,13 +69,14 @@ class ScoringOptions:
     """How the models are scored.
 
     `member_counts` are numbers of first members that are scored too. `written` are the models whose members, as
-    `correct` writes them with these quantile `levels`, are scored beside their distributions. An `optional` model may
-    give no number for some forecasts, which its comparisons leave out; it is left out itself if no forecast is left.
-    Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all forecasts
-    of a batch are of one group. `blocks` has the block of dates of each forecast for tests on maps, or -1. `thresholds`
-    holds the thresholds of each target; percentiles of climatology are left out if climatology is not scored.
-    `extremeness` returns the extreme forecast index of the raw ensemble. The members of `undrawn` models are quantiles,
-    not random draws.
+    `correct` writes them with these quantile `levels`, are scored beside their distributions: those of the first of the
+    `methods`, and of all members also those of the others. `past` and `current` are what these read. An `optional`
+    model may give no number for some forecasts, which its comparisons leave out; it is left out itself if no forecast
+    is left. Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all
+    forecasts of a batch are of one group. `blocks` has the block of dates of each forecast for tests on maps, or -1.
+    `thresholds` holds the thresholds of each target; percentiles of climatology are left out if climatology is not
+    scored. `extremeness` returns the extreme forecast index of the raw ensemble. The members of `undrawn` models are
+    quantiles, not random draws.
 
     Fewer than `batch_size` forecasts are scored at a time if more do not fit into `memory_bytes`. Sums are kept in
     `partial`, from which an interrupted run continues. With `workers`, processes of a cluster score the forecasts,
@@ -83,6 +88,9 @@ class ScoringOptions:
     member_counts: Collection[int] = ()
     written: Collection[str] = ()
     levels: str = "hazen"
+    methods: tuple[str, ...] = ("ecc-q",)
+    past: Past | None = None
+    current: Fields | None = None
     optional: Collection[str] = ()
     device: torch.device | str = "cpu"
     groups: np.ndarray | None = None
@@ -154,7 +162,9 @@ def score_models(
         forecasts.task, forecasts.grid, regions, scorer.init_times, scorer.lead_times, by_size[everyone],
         merged.oracle, options.seed,
         by_member_count={size: by_size[size] for size in sorted(options.member_counts)},
-        written=merged.written[everyone], written_by_count=merged.written,
+        written=merged.written[everyone, options.methods[0]],
+        written_by_count={size: merged.written[size, options.methods[0]] for size in by_size},
+        method=options.methods[0], further={method: merged.written[everyone, method] for method in options.methods[1:]},
         lost=lost, wanted=options.scores, diagrams=options.diagrams,
     )  # fmt: skip
 
@@ -178,13 +188,15 @@ class Scorer:
     @cached_property
     def whole(self) -> np.ndarray:
         """Whether a forecast is in one batch with all lead times of its start, because a score needs them together."""
-        if not any(score.joint == "lead_times" for score in self.options.scores):
+        correlates = any(METHODS[method].correlates for method in self.options.methods)
+        if not correlates and not any(score.joint == "lead_times" for score in self.options.scores):
             return np.zeros(len(self.init_times), bool)
         whole = whole_starts(self.init_times, len(self.forecasts.task.lead_times), self.options.groups)
         if not whole.all():
+            others = ", members=decc has the order of ecc-q in these" if correlates else ""
             say(
                 f"scores over lead times leave out {np.unique(self.init_times[~whole]).size} starts: a lead time is "
-                "missing or corrected by another fold"
+                f"missing or corrected by another fold{others}"
             )
         return whole
 
@@ -203,8 +215,11 @@ class Scorer:
             for size in sorted({*options.member_counts, everyone})
         }
         written = {
-            size: {name: self._tally(name, size, maps=False) for name in self.models if name in options.written}
+            (size, method): {
+                name: self._tally(name, size, maps=False) for name in self.models if name in options.written
+            }
             for size in by_size
+            for method in (options.methods if size == everyone else options.methods[:1])
         }
         oracle = None if self.oracle is None else self._tally(ORACLE, self.oracle.members)
         return Tallies(by_size, written, oracle, np.zeros(len(self.forecasts), bool))
@@ -270,19 +285,20 @@ class Scorer:
                 drawn = name not in self.options.undrawn
                 case = Case(forecast, truth, uniform, size + 1, drawn, *shared)
                 counted[name].add(rows, places, case)
-                if name in tallies.written[size]:
-                    tally, drawn = tallies.written[size][name], is_ensemble(forecast)
-                    values = self._written(forecast, some, tally.is_joint)
-                    case = Case(values, truth, uniform, size + 1, drawn, *shared)
-                    tally.add(rows, places, case)
+                for (count, method), tally_of in tallies.written.items():
+                    if count == size and name in tally_of:
+                        values = self._written(forecast, some, method, tally_of[name].is_joint)
+                        drawn = is_ensemble(forecast) or METHODS[method].values == "random levels"
+                        tally_of[name].add(rows, places, Case(values, truth, uniform, size + 1, drawn, *shared))
 
-    def _written(self, forecast: Distribution, batch: Sample, joint: bool) -> Distribution:
+    def _written(self, forecast: Distribution, batch: Sample, method: str, joint: bool) -> Distribution:
         """Return the members that `correct` writes; which member has which value is right only for `joint` scores."""
         task, options = self.forecasts.task, self.options
-        if not joint:
+        if not joint and METHODS[method].values == "levels":
             # Scores of single values do not depend on the order of the members.
             return member_values(forecast, task, batch.ensemble.shape[1], options.levels)
-        return written_members(forecast, batch, task, self.domain, quantile_levels=options.levels, seed=options.seed)
+        made = CorrectionOptions(options.levels, options.seed, method)
+        return written_members(forecast, batch, task, self.domain, made, options.past, options.current)
 
     @property
     def _thresholds(self) -> tuple[tuple[Threshold, ...], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,16 +14,20 @@ from evaluation.scoring.aggregation import Tally
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 
+Key = TypeVar("Key")
+
 
 @dataclass(frozen=True)
 class Tallies:
     """Tallies by number of members and model, of distributions and of written members, and the tally of the oracle.
 
+    Written members are kept by number and method.
+
     `done` marks the forecasts whose scores are included. Parts over different forecasts are added with `+`.
     """
 
     by_size: dict[int, dict[str, Tally]]
-    written: dict[int, dict[str, Tally]]
+    written: dict[tuple[int, str], dict[str, Tally]]
     oracle: Tally | None
     done: np.ndarray
 
@@ -54,8 +59,8 @@ class Tallies:
     def _all(self) -> Iterator[tuple[str, Tally]]:
         for size, tallies in self.by_size.items():
             yield from ((f"{size}/{name}", tally) for name, tally in tallies.items())
-        for size, tallies in self.written.items():
-            yield from ((f"written/{size}/{name}", tally) for name, tally in tallies.items())
+        for (size, method), tallies in self.written.items():
+            yield from ((f"written/{size}/{method}/{name}", tally) for name, tally in tallies.items())
         if self.oracle is not None:
             yield "oracle", self.oracle
 
@@ -63,7 +68,7 @@ class Tallies:
     def _combine(parts: Sequence[Tallies], combine: Callable[[Sequence[Tally]], Tally]) -> Tallies:
         first = parts[0]
 
-        def of_sizes(tallies: Sequence[dict[int, dict[str, Tally]]]) -> dict[int, dict[str, Tally]]:
+        def of_sizes(tallies: Sequence[dict[Key, dict[str, Tally]]]) -> dict[Key, dict[str, Tally]]:
             return {
                 size: {name: combine([part[size][name] for part in tallies]) for name in counted}
                 for size, counted in tallies[0].items()

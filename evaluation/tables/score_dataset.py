@@ -15,7 +15,9 @@ from evaluation.tables.score_rows import OVERALL, SEASONS, ScoreRow
 
 _AXES = {
     "model": {"long_name": "name of the model"},
-    "form": {"long_name": "distribution of the model, or the members that are written"},
+    "form": {
+        "long_name": "distribution of the model, the members that are written, or another method that makes members"
+    },
     "lead_time": {"standard_name": "forecast_period", "long_name": "lead time", "units": "hours"},
     "region": {"long_name": "region over which scores are averaged"},
     "season": {"long_name": "season of the valid time"},
@@ -89,7 +91,7 @@ def score_dataset(
 def write_score_file(path: Path, board: Scoreboard, target: int, rows: Iterable[ScoreRow], units: str = "") -> None:
     """Write the scores of all models by lead time, region and season to a NetCDF file."""
     axes = {
-        "model": list(board.tallies), "form": [DISTRIBUTION, MEMBERS],
+        "model": list(board.tallies), "form": [DISTRIBUTION, MEMBERS, *board.further],
         "lead_time": list(map(str, board.task.lead_times)), "region": list(board.regions),
         "season": [OVERALL, *SEASONS],
     }  # fmt: skip

@@ -23,7 +23,7 @@ from evaluation.significance.run_means import RunMean
 from evaluation.tables.lead_gain import lead_gains
 from evaluation.tables.score_rows import GLOBAL, Finisher, ScoreRows, whole
 
-SCORES_FORMAT = 6
+SCORES_FORMAT = 7
 """Version of `scores.json`; results of another version are computed again."""
 SKILL_KEYS = {"crps": "skill_vs_raw", "crps_fair": "skill_vs_raw_fair"}
 """Keys of the skill of the CRPS against raw, which stands beside other comparisons by the CRPS."""
@@ -47,6 +47,9 @@ def scores_of(board: Scoreboard, target: int, rows: ScoreRows | None = None) -> 
             "runs": _runs(finisher, name),
             "by": {kind: {} for kind in ("lead", "region", "season", "hour")},
         }
+        if board.further and name in board.written:
+            forms = {board.method: MEMBERS, **{method: method for method in board.further}}
+            models[name]["methods"] = {method: entries[name, form, "region", GLOBAL] for method, form in forms.items()}
         for other in REFERENCES:  # the differences of all models over all forecasts are in `pairs`
             for values in (models[name], models[name]["ci95"]):
                 values.pop(f"crps_minus_{other}", None)

@@ -16,7 +16,7 @@ from evaluation.scores.rank_histogram import deviation_of_pairs, start_numbers
 from evaluation.scores.ratios import captured, skill
 from evaluation.scores.score import Score
 from evaluation.scoring.aggregation import Tally, WeightedMean
-from evaluation.scoring.scoreboard import MEMBERS, ORACLE, REFERENCES, Scoreboard
+from evaluation.scoring.scoreboard import DISTRIBUTION, MEMBERS, ORACLE, REFERENCES, Scoreboard
 from evaluation.significance.intervals import Estimate, estimates
 from evaluation.significance.run_means import RunMean
 
@@ -34,11 +34,11 @@ Function = Callable[..., np.ndarray]
 class ScoreRow(NamedTuple):
     """One number of a model in a part of the forecasts; numbers that are undefined are NaN.
 
-    `form` is `distribution`, or `members` for the members that `correct` writes. `score` is the name of a score or of
-    a comparison. `label` names one of several numbers of a score, such as a threshold. `members` is the number of first
-    members that are scored. `low` and `high` are the ends of the 95 % interval. `skill` is 1 - value / value of the raw
-    ensemble for scores that are 0 at best, with its own, paired, interval. `n_forecasts` and `n_dates` count the
-    forecasts and starts with a scored cell.
+    `form` is `distribution`, `members` for the members that `correct` writes, or another method that makes members.
+    `score` is the name of a score or of a comparison. `label` names one of several numbers of a score, such as a
+    threshold. `members` is the number of first members that are scored. `low` and `high` are the ends of the 95 %
+    interval. `skill` is 1 - value / value of the raw ensemble for scores that are 0 at best, with its own, paired,
+    interval. `n_forecasts` and `n_dates` count the forecasts and starts with a scored cell.
     """
 
     model: str
@@ -90,7 +90,7 @@ class ScoreRows:
             rows += finisher.rows()
             comparisons += finisher.comparisons()
         for size, tallies in board.by_member_count.items():
-            some = replace(board, tallies=tallies, written=board.written_by_count.get(size, {}))
+            some = replace(board, tallies=tallies, written=board.written_by_count.get(size, {}), further={})
             finisher = Finisher(some, target, whole(board), units, str(size))
             rows += finisher.rows()
             comparisons += finisher.comparisons()
@@ -149,16 +149,16 @@ class Finisher:
         """Yield the scores of all models and of their members as written."""
         board = self.board
         variable = board.task.targets[self.target]
-        for score in board.computed:
-            if score.joint == "lead_times" and (self.part.lead_time, self.part.hour) != (OVERALL, OVERALL):
-                continue  # it is of all lead times of a start
+        for score in self._finished:
             labels = score.labels_of(board.settings, self.target) if score.labels else ("",)
             units = (variable.units or self.units) if score.units == "target" else score.units
             forms = [
                 (name, form, tally, valid)
                 for name, form, tally in board.forms()
-                if (valid := not score.is_fair or board.fair_is_valid(name, tally)) or form != MEMBERS
-            ]  # written quantiles have no fair score
+                # Quantiles have no fair score. Methods are compared over larger parts than a season of a region.
+                if ((valid := not score.is_fair or board.fair_is_valid(name, tally)) or form == DISTRIBUTION)
+                and not (form in board.further and self._by_several_kinds)
+            ]
             own, raw = (
                 [self._averages(tally, score) for _, _, tally, _ in forms],
                 self._averages(board.tallies["raw"], score),
@@ -178,13 +178,18 @@ class Finisher:
 
     def comparisons(self) -> Iterator[ScoreRow]:
         """Yield the comparisons of all models; nothing for a part by several kinds."""
-        if self._row("", "", "", "", "", UNKNOWN).slice is None:
+        if self._by_several_kinds:
             return
         found: list[tuple[str, str, str, Function, list[WeightedMean]]] = []
         for name, form, tally in self.board.forms():
-            if form == MEMBERS:
-                means = [self.mean(one, "crps") for one in (tally, self.board.tallies[name])]
-                found.append((name, form, "crps_minus_distribution", np.subtract, means))
+            if form != DISTRIBUTION:
+                others, against = (
+                    (self.board.tallies, DISTRIBUTION) if form == MEMBERS else (self.board.written, MEMBERS)
+                )
+                for score in self._finished:
+                    if score.name == "crps" or (form != MEMBERS and score.joint and not score.is_fair):
+                        means = [*self._averages(tally, score), *self._averages(others[name], score)]
+                        found.append((name, form, f"{score.name}_minus_{against}", _less(score), means))
                 continue
             for ending, fair in (("", False), ("_fair", True)):
                 for reference in REFERENCES:
@@ -277,6 +282,17 @@ class Finisher:
         return WeightedMean(merged.total, merged.weight.sum(0)).value
 
     @cached_property
+    def _by_several_kinds(self) -> bool:
+        """Whether the part is such as a season of a lead time."""
+        return self._row("", "", "", "", "", UNKNOWN).slice is None
+
+    @property
+    def _finished(self) -> list[Score]:
+        """The scores of the part; those over lead times are of all lead times of a start."""
+        whole = (self.part.lead_time, self.part.hour) == (OVERALL, OVERALL)
+        return [score for score in self.board.computed if whole or score.joint != "lead_times"]
+
+    @cached_property
     def _place(self) -> tuple[np.ndarray, int, int]:
         return self.part.chosen, self.target, list(self.board.regions).index(self.part.region)
 
@@ -336,3 +352,9 @@ def _skill(score: Score) -> Function:
     """Return the skill as a function of the averages of a model followed by those of the reference."""
     value, count = _value(score), len(score.statistics)
     return lambda *averages: skill(value(*averages[:count]), value(*averages[count:]))
+
+
+def _less(score: Score) -> Function:
+    """Return how much less a score is by the averages of one tally than by those of another one, which follow."""
+    value, count = _value(score), len(score.statistics)
+    return lambda *averages: value(*averages[:count]) - value(*averages[count:])

@@ -29,7 +29,7 @@ from models.correction.guards import Guard, repeated_messages
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.engines.engine import Engine, at_stations
 from models.members.options import CorrectionOptions
-from models.members.past_analyses import PastAnalyses
+from models.members.past import Past
 from models.members.products import Product, products_of_tasks
 from models.parallel.single_process import Processes
 
@@ -114,9 +114,7 @@ def correct_files(
             lambda: open_forecasts(engine.description, forecasts, own_analysis, names, own_earlier)
         )
         gaps = Gaps(engine.description.task)
-        past = processes.run_on_first(
-            lambda: PastAnalyses.open(options.history, engine.description, names) if options.history else None
-        )
+        past = processes.run_on_first(lambda: Past.open(options, engine.description, names))
         return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets), past, guard, own)
 
     with Progress("opening the input"):

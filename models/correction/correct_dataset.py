@@ -39,8 +39,9 @@ from models.correction.pipeline import CorrectionPipeline
 from models.engines.engine import CorrectorDescription, Engine, at_stations, with_cells
 from models.engines.shared_reading import SharedReading
 from models.members.members import member_numbers
+from models.members.methods import METHODS
 from models.members.options import CorrectionOptions
-from models.members.past_analyses import PastAnalyses
+from models.members.past import Past
 from models.parallel.single_process import SingleProcess
 from models.provenance.envelope import untrained_sentence
 from models.provenance.groups import check_groups
@@ -93,7 +94,7 @@ def correct_dataset(
     if engine.description.stations:
         warnings.warn(engine.description.stations, UserWarning, stacklevel=4)
     options = options or CorrectionOptions()
-    past = PastAnalyses.open(options.history, engine.description, names) if options.history else None
+    past = Past.open(options, engine.description, names)
     correction = _DatasetCorrection(engine, options, guard, past)
     guard.check_fallback(engine.description)
     task = engine.description.task
@@ -116,13 +117,14 @@ def correct_with(
     names: Mapping[str, str] | None,
     guard: Guard,
     history: str | Sequence[str] | None,
+    reforecasts: str | Sequence[str] | None,
     stations: Points | None = None,
     static_fields: xr.Dataset | None = None,
     **options: Any,
 ) -> xr.Dataset:
     """Return the result of `correct_dataset` for the options of the Python interface."""
-    paths = (history,) if isinstance(history, str) else tuple(history or ())
-    made = CorrectionOptions(history=paths, **options)
+    past, forecasts = ((one,) if isinstance(one, str) else tuple(one or ()) for one in (history, reforecasts))
+    made = CorrectionOptions(history=past, reforecasts=forecasts, **options)
     return correct_dataset(engine, dataset, analysis, names, made, guard, stations, static_fields)
 
 
@@ -239,7 +241,7 @@ class _DatasetCorrection:
     engine: Engine
     options: CorrectionOptions
     guard: Guard
-    history: PastAnalyses | None = None
+    past: Past | None = None
     lock: Any = field(default_factory=threading.Lock)
     """Only one thread uses the model at a time: models are not thread-safe, and each uses all processors."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -259,7 +261,7 @@ class _DatasetCorrection:
         inputs, raw, gaps = input_fields(source, task), source.ensemble_fields(task.targets, leads), Gaps(task)
         own = frozenset((target, lead) for target in task.targets for lead in leads)
         pipeline = CorrectionPipeline(
-            self.engine, inputs, raw, SingleProcess(), self.options, gaps, own, self.history, self.guard
+            self.engine, inputs, raw, SingleProcess(), self.options, gaps, own, self.past, self.guard
         )
         assert isinstance(raw.reader, ArrayReader)
         arrays = {one: self._as_many(array) for one, array in zip(task.targets, raw.reader.arrays, strict=True)}
@@ -301,10 +303,12 @@ class _DatasetCorrection:
     def lazily(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable, xr.DataArray]:
         """Return the corrected members of each target as arrays of dask, a block for each forecast.
 
-        If inputs include fields at other lead times, a block has all lead times of a start.
+        If inputs include fields at other lead times, or members depend on these, a block has all lead times of a start.
         """
         task = self.engine.description.task
-        single = not any(channel.origin in ("start", "before") for channel in task.fields_read)
+        method = METHODS[self.options.members]
+        joint = method.compares or method.correlates
+        single = not joint and not any(channel.origin in ("start", "before") for channel in task.fields_read)
         block = xr.Dataset({f"forecasts {one}": _bare(array) for one, array in source.forecasts.items()})
         for one, array in source.analyses.items():
             at_start = _bare(array).sel(time=block.init_time.values)

@@ -53,6 +53,7 @@ class ExportedCorrector:
         member_count: int | None = None,
         quantile_levels: str = "hazen",
         history: str | Sequence[str] | None = None,
+        reforecasts: str | Sequence[str] | None = None,
         seed: int = 0,
         on_problem: str = "error",
         untrained_times: str = "problem",
@@ -62,6 +63,6 @@ class ExportedCorrector:
             from models.correction.correct_dataset import correct_with
             from models.correction.guards import Guard
         return correct_with(
-            self.engine, dataset, analysis, names, Guard(on_problem, None, untrained_times), history,
+            self.engine, dataset, analysis, names, Guard(on_problem, None, untrained_times), history, reforecasts,
             members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
         )  # fmt: skip

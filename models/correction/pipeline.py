@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import Any, NamedTuple
 
@@ -22,10 +22,10 @@ from models.engines.engine import Engine, Prediction
 from models.engines.forecast import RawForecast, read_forecast
 from models.engines.shared_reading import SharedReading
 from models.members.conformal import band_weights
-from models.members.members import corrected_members, member_numbers
+from models.members.members import change_of_ecc_q, corrected_members, member_numbers
 from models.members.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
 from models.members.options import CorrectionOptions
-from models.members.past_analyses import PastAnalyses
+from models.members.past import Past
 from models.members.products import Product, product_fields
 from models.parallel.single_process import Processes
 from models.provenance.envelope import untrained_sentence
@@ -56,10 +56,12 @@ class CorrectionPipeline:
     elsewhere: frozenset[tuple[Variable, int]] = frozenset()
     """Targets and lead times that any pipeline of the run corrects; their raw members bound no other variable."""
 
-    history: PastAnalyses | None = None
-    """For `members=schaake`."""
+    past: Past | None = None
+    """For the methods that read it."""
     guard: Guard = field(default_factory=Guard)
     products: tuple[Product, ...] = ()
+    _changes: dict[tuple[np.datetime64, int], np.ndarray] = field(default_factory=dict, init=False)
+    """What `_change` has computed of the latest start."""
 
     def correct(self, init: int, lead: int, reading: SharedReading) -> Corrected | None:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
@@ -123,8 +125,9 @@ class CorrectionPipeline:
         prediction = self.predict(forecast) if method == "corrector" else self._predict_fallback(forecast)
         products = product_fields(self.products, prediction, covered, task.targets)
         members = corrected_members(
-            prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.history
-        )
+            prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.past, self.raw,
+            partial(self._change, forecast.init_time),
+        )  # fmt: skip
         self._bound(members, forecast, covered)
         if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
             raise InputError(
@@ -133,6 +136,23 @@ class CorrectionPipeline:
                 "train the corrector on years with an analysis there"
             )
         return CorrectedTile(members, products, missing)
+
+    def _change(self, start: np.datetime64, lead: int) -> np.ndarray:
+        """Return what `ecc-q` adds to the raw members of a start at a lead time (hours)."""
+        if (start, lead) not in self._changes:
+            if not self.corrects(start, lead):
+                raise InputError(
+                    f"members={self.options.members} needs all lead times of the corrector, and the forecast of "
+                    f"{start} has none at +{lead} h; add it, or choose members=ecc-q"
+                )
+            for key in [key for key in self._changes if key[0] != start]:
+                del self._changes[key]
+            forecast, task = self.read(start, lead), self.engine.description.task
+            covered = forecast.mask[list(task.target_channels)]
+            self._changes[start, lead] = change_of_ecc_q(
+                self.predict(forecast), forecast, task.targets, covered, self.engine.domain, self.options
+            )
+        return self._changes[start, lead]
 
     def _predict_fallback(self, forecast: RawForecast) -> Prediction:
         """Return the distribution of the fallback on this rank's tile."""

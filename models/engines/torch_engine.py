@@ -96,42 +96,56 @@ class TorchEngine:
 
 
 class TorchPrediction:
-    """A `Prediction` from a distribution over (1, T, h, w)."""
+    """A `Prediction` from the forecast `place` of a distribution over (B, T, h, w)."""
 
-    def __init__(self, distribution: Distribution) -> None:
-        self._distribution, mask = distribution, distribution.mask
+    def __init__(self, distribution: Distribution, place: int = 0, known: dict[bytes, Tensor] | None = None) -> None:
+        self._distribution, self._place, self._known, mask = distribution, place, known, distribution.mask
         self.unchanged: np.ndarray | None = None
         if mask is not None:
-            self.unchanged = np.broadcast_to(~mask.cpu().numpy(), distribution.mean.shape)[0]
+            self.unchanged = np.broadcast_to(~mask.cpu().numpy(), distribution.mean.shape)[place]
+
+    @classmethod
+    def of_batch(cls, distribution: Distribution) -> list[TorchPrediction]:
+        """Return the predictions of all forecasts of a batch, which compute quantiles together."""
+        known: dict[bytes, Tensor] = {}
+        return [cls(distribution, place, known) for place in range(len(distribution.mean))]
 
     @cached_property
     def members(self) -> np.ndarray | None:
         """(M, T, h, w) if the model itself forecasts members, else None."""
         members = self._distribution.core.as_members
-        return None if members is None else _array(members[:, 0])
+        return None if members is None else _array(members[:, self._place])
 
     @torch.no_grad()
     def mean(self) -> np.ndarray:
         """Return the mean (T, h, w)."""
-        return _array(self._distribution.mean[0])
+        return _array(self._distribution.mean[self._place])
 
     @torch.no_grad()
     def std(self) -> np.ndarray:
         """Return the standard deviation (T, h, w)."""
-        return _array(self._distribution.std[0])
+        return _array(self._distribution.std[self._place])
 
     @torch.no_grad()
     def quantiles(self, levels: np.ndarray) -> np.ndarray:
         """Return the quantiles (K, T, h, w) at `levels` (K,) between 0 and 1."""
         at = torch.from_numpy(np.asarray(levels, np.float64)).to(self._distribution.mean.device)
-        return _array(self._distribution.quantile(at)[:, 0])
+        if self._known is None:
+            return _array(self._distribution.quantile(at)[:, self._place])
+        key = at.cpu().numpy().tobytes()
+        if key not in self._known:
+            self._known[key] = self._distribution.quantile(at)
+        return _array(self._known[key][:, self._place]).copy()
 
     @torch.no_grad()
     def cdf(self, values: np.ndarray) -> np.ndarray:
         """Return the probabilities (K, T, h, w) of at most `values`, (K, T, h, w) or (K, T, 1, 1)."""
         like = self._distribution.mean
         return np.stack(
-            [_array(self._distribution.cdf(torch.from_numpy(value).to(like)[None])[0]) for value in np.asarray(values)]
+            [
+                _array(self._distribution.cdf(torch.from_numpy(value).to(like)[None])[self._place])
+                for value in np.asarray(values)
+            ]
         )
 
 

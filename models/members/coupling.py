@@ -1,22 +1,29 @@
-"""Members of a corrected forecast: quantiles of its distribution, in the rank order of the raw members.
+"""The members that `correct` writes, for the forecasts of an evaluation.
 
-The rank order keeps the raw members' dependence between places, times and variables (ensemble copula coupling, ECC-Q;
-Schefzik, Thorarinsdottir & Gneiting 2013, doi:10.1214/13-STS443).
+Both functions take distributions of PyTorch for a batch of forecasts; `models.members.members` makes the members.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.common.checks import check_choice, check_integer
+from data_pipeline.common.checks import check_choice
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import Fields
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble
-from models.members.coupled_members import CellNames, couple, template_order
-from models.members.options import QUANTILE_LEVELS
+from models.engines.forecast import RawForecast
+from models.engines.torch_engine import TorchPrediction
+from models.members.members import change_of_ecc_q, corrected_members
+from models.members.methods import METHODS
+from models.members.options import QUANTILE_LEVELS, CorrectionOptions
+from models.members.past import Past
 from models.parallel.domain import Domain
 
 
@@ -25,33 +32,49 @@ def written_members(
     sample: Sample,
     task: Task,
     grid: Grid | Domain,
-    quantile_levels: str = "hazen",
-    seed: int = 0,
+    options: CorrectionOptions | None = None,
+    past: Past | None = None,
+    current: Fields | None = None,
 ) -> Ensemble:
     """Return the members that `correct` writes for a batch: (M, B, T, H, W) in physical units, with M as in `sample`.
 
     `distribution` is a model's forecast of the targets for `sample`, over (B, T, H, W); with a `Domain`, of this rank's
-    tile. The members get its `member_values` in the rank order of the raw members. Equal raw members are ordered by
-    random numbers that depend on `seed`, start, lead time, target and cell only, so they are the same on any mesh and
-    in any run. Where a raw member of a target is missing, the raw members are returned.
+    tile. The members are those of `corrected_members`, so they are the same on any mesh and in any run. Where a raw
+    member of a target is missing, the raw members are returned. A start without all lead times in the batch gets the
+    members of `ecc-q` from a method that correlates lead times.
     """
-    check_member_options(quantile_levels, seed)
-    channels = task.target_channels
-    raw = select_channels(sample.ensemble, channels, 2).movedim(1, 0)
-    values = member_values(distribution, task, len(raw), quantile_levels).members
-    cells, times = Domain.of(grid), zip(sample.init_time.tolist(), sample.lead_time.tolist(), strict=True)
-    # Values and order on the CPU: the order of members is computed in NumPy, as in `correct`.
-    own, exact = values.detach().cpu().numpy(), raw.detach().cpu().double().numpy()
-    forecasts = [
-        couple(own[:, b], template_order(exact[:, b], CellNames(seed, init, lead, cells)))
-        for b, (init, lead) in enumerate(times)
-    ]
-    members = torch.from_numpy(np.stack(forecasts, 1)).to(values.device)
-    return Ensemble(torch.where(select_channels(sample.mask, channels, 1), members, raw))
+    options = options or CorrectionOptions()
+    channels, domain = task.target_channels, Domain.of(grid)
+    raw = select_channels(sample.ensemble, channels, 2)
+    # Members are made on the CPU: the order of members is computed in NumPy, as in `correct`.
+    mask, exact = select_channels(sample.mask, channels, 1).cpu().numpy(), raw.detach().cpu().double().numpy()
+    nothing = np.empty((raw.shape[1], 0, *domain.own_shape), np.float32)
+    keys = list(zip(sample.init_time.tolist(), sample.lead_time.tolist(), strict=True))
+    predictions = TorchPrediction.of_batch(distribution)
+
+    def forecast(b: int, init: int, lead: int) -> RawForecast:
+        return RawForecast(nothing, mask[b], exact[b], np.datetime64(init, "s"), lead, tuple(range(raw.shape[1])))
+
+    def change(init: int, lead: int) -> np.ndarray:
+        b = keys.index((init, lead))
+        return change_of_ecc_q(predictions[b], forecast(b, init, lead), task.targets, mask[b], domain, options)
+
+    members = torch.empty(raw.shape, dtype=raw.dtype)
+    for b, (init, lead) in enumerate(keys):
+        chosen = options
+        if METHODS[options.members].correlates and not all((init, other) in keys for other in task.lead_times):
+            chosen = replace(options, members="ecc-q")
+        members[b] = torch.from_numpy(
+            corrected_members(
+                predictions[b], forecast(b, init, lead), task.targets, mask[b], domain, chosen, past, current,
+                partial(change, init),
+            )
+        )  # fmt: skip
+    return Ensemble(members.movedim(1, 0).to(raw.device))
 
 
 def member_values(distribution: Distribution, task: Task, M: int, quantile_levels: str = "hazen") -> Ensemble:
-    """Return the values of `written_members` from the lowest to the highest, (M, B, T, H, W).
+    """Return the members of `quantiles`, from the lowest to the highest, (M, B, T, H, W), on the device.
 
     They are the quantiles at `QUANTILE_LEVELS`, within the targets' physical bounds. If the distribution is an ensemble
     of M members, they are its members. Scores of single cells need no more than these values, because such scores do
@@ -71,9 +94,3 @@ def member_values(distribution: Distribution, task: Task, M: int, quantile_level
         if target.bounds != (None, None):
             values[:, :, index].clamp_(*target.bounds)
     return Ensemble(values)
-
-
-def check_member_options(quantile_levels: str, seed: int) -> None:
-    """Raise `InputError` for invalid options of `written_members`."""
-    check_choice("quantile_levels", quantile_levels, QUANTILE_LEVELS)
-    check_integer("seed", seed, 0, 2**63 - 1)

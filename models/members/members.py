@@ -1,15 +1,16 @@
 """From a predictive distribution to corrected members, by one of `MEMBER_METHODS`.
 
-- `ecc-q`: quantiles of the distribution at equidistant levels, in the rank order of the raw members.
-- `ecc-r`: quantiles at random levels, in the same order. The levels are the same in all cells, lead times and targets
-  of a start, so that members stay as smooth as the raw ones.
+Most methods give the quantiles of the distribution at equidistant levels to the members in the rank order of a template
+(`models.members.methods`): the raw members with `ecc-q`. Other values have
+
+- `ecc-r`: quantiles at random levels. The levels are the same in all cells, lead times and targets of a start, so that
+  members stay as smooth as the raw ones.
 - `ecc-t`: quantiles at the levels of the raw members in a normal distribution with their mean and spread, so that
   distances between members are kept, too (Schefzik, Thorarinsdottir & Gneiting 2013, doi:10.1214/13-STS443). Equal
   members, such as dry ones, take the levels (k - 1/2)/M of their ranks.
-- `schaake`: the quantiles of `ecc-q` in the rank order of past analyses (`models.members.past_analyses`).
 - `member-by-member`: raw members, shifted and scaled to mean and spread of the distribution (Van Schaeybroeck &
   Vannitsem 2015, doi:10.1002/qj.2397). Equal members stay equal.
-- `quantiles`: the quantiles of `ecc-q` without an order of the raw members: the first member is the lowest everywhere.
+- `quantiles`: without an order; the first member is the lowest everywhere.
 
 All members lie within the physical bounds of their variable. Where a raw member of a target is missing, the output is
 the raw members.
@@ -17,19 +18,23 @@ the raw members.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.protocols import Fields
 from data_pipeline.task import Variable
 from models.engines.engine import Prediction
 from models.engines.forecast import RawForecast
 from models.members.coupled_members import CellNames, couple, template_order
 from models.members.member_order import CELLS_SORTED_TOGETHER
+from models.members.methods import METHODS, Situation
 from models.members.named_draws import uniform_draws
 from models.members.options import QUANTILE_LEVELS, CorrectionOptions
-from models.members.past_analyses import PastAnalyses
+from models.members.past import Past
 from models.parallel.domain import Domain
 
 DEVIATIONS = np.linspace(-5, 5, 41)
@@ -54,42 +59,62 @@ def corrected_members(
     mask: np.ndarray,
     domain: Domain,
     options: CorrectionOptions,
-    history: PastAnalyses | None = None,
+    past: Past | None = None,
+    current: Fields | None = None,
+    change: Callable[[int], np.ndarray] | None = None,
 ) -> np.ndarray:
     """Return the corrected members (`member_count`, T, h, w) of a forecast on this rank's tile.
 
-    `mask` (T, h, w) is True where all raw members of a target have a value. `history` is the template of `schaake`.
+    `mask` (T, h, w) is True where all raw members of a target have a value. The methods that read them need the `past`,
+    the raw members of all forecasts of the input (`current`), and `change`, as in `methods.Situation`.
     """
-    count = options.member_count or len(forecast.raw)
+    count, method = options.member_count or len(forecast.raw), METHODS[options.members]
     names = CellNames(options.seed, _seconds(forecast.init_time), forecast.lead_time, domain)
-    template = forecast.raw[:count]
-    if options.members == "member-by-member":
+    template, kept = forecast.raw[:count], prediction.unchanged
+    if method.values == "shifted":
         if count > len(template):
             raise InputError(
                 f"member_count={count}: members=member-by-member shifts and scales the {len(template)} raw members, "
                 "so it cannot make more; choose another method"
             )
         members = _shifted_and_scaled(prediction, template)
-        if prediction.unchanged is not None:
-            members = np.where(prediction.unchanged, template, members)
+        if kept is not None:
+            members = np.where(kept, template, members)
     else:
-        order = template_order(template, names, count)
-        used = options.members == "ecc-t" or prediction.unchanged is not None or count != len(template)
-        raw_values = _in_order(template, order) if used else template
-        values = _values(prediction, raw_values, options, names)
-        if prediction.unchanged is not None:
-            values = np.where(prediction.unchanged, raw_values, values)
-        if options.members == "schaake":
-            assert history is not None
-            past = template_order(history.template(forecast.init_time, forecast.lead_time, count, domain), names)
+        raw_values = order = None
+        if method.template == "raw" or method.values == "raw levels" or kept is not None:
+            order = template_order(template, names, count)
+        if order is not None and (method.values == "raw levels" or kept is not None):
+            raw_values = _in_order(template, order)
+        members = _values(prediction, raw_values, count, options, names)
+        if kept is not None and raw_values is not None:
+            members = np.where(kept, raw_values, members)
+        if callable(method.template):
+            own = method.template(Situation(forecast, names, count, past, current, change))
+            found = template_order(own, names, count)
             # In cells that keep the raw members, these remain in their own order.
-            kept = prediction.unchanged
-            order = past if kept is None else np.where(kept.reshape(len(kept), -1, 1), order, past)
-        members = values if options.members == "quantiles" else couple(values, order)
+            order = found if order is None or kept is None else np.where(kept.reshape(len(kept), -1, 1), order, found)
+        if method.template is not None:
+            assert order is not None
+            members = couple(members, order)
     clip_to_bounds(members, targets)
     if not mask.all():
         members = np.where(mask, members, template[np.arange(count) % len(template)])
     return members
+
+
+def change_of_ecc_q(
+    prediction: Prediction,
+    forecast: RawForecast,
+    targets: tuple[Variable, ...],
+    mask: np.ndarray,
+    domain: Domain,
+    options: CorrectionOptions,
+) -> np.ndarray:
+    """Return what `ecc-q` adds to the raw members that `options` use, (M, T, h, w)."""
+    count = min(options.member_count or len(forecast.raw), len(forecast.raw))
+    ecc_q = replace(options, members="ecc-q", member_count=count, history=(), reforecasts=())
+    return corrected_members(prediction, forecast, targets, mask, domain, ecc_q) - forecast.raw[:count]
 
 
 def _seconds(time: np.datetime64) -> int:
@@ -104,12 +129,14 @@ def clip_to_bounds(fields: np.ndarray, targets: tuple[Variable, ...]) -> None:
             np.clip(fields[:, t], *target.bounds, out=fields[:, t])
 
 
-def _values(prediction: Prediction, raw: np.ndarray, options: CorrectionOptions, names: CellNames) -> np.ndarray:
-    """Return the values of the members from lowest to highest, (M, T, h, w); `raw` has the sorted raw members."""
-    M = len(raw)
-    if options.members == "ecc-t":
+def _values(
+    prediction: Prediction, raw: np.ndarray | None, M: int, options: CorrectionOptions, names: CellNames
+) -> np.ndarray:
+    """Return the values of M members from lowest to highest, (M, T, h, w); `raw` has the sorted raw members."""
+    if METHODS[options.members].values == "raw levels":
+        assert raw is not None
         return _values_at_deviations(prediction, raw)
-    if options.members == "ecc-r":
+    if METHODS[options.members].values == "random levels":
         return prediction.quantiles(np.sort(uniform_draws(names.seed, (names.init_time, np.arange(M)))))
     if prediction.members is not None and len(prediction.members) == M:
         return np.sort(prediction.members, axis=0)

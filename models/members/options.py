@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from data_pipeline.common.checks import check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.plotting_positions import POSITIONS
+from data_pipeline.task import Task
 from data_pipeline.writing.marks import TEMPLATES
 from models.members.conformal import ConformalLayer
+from models.members.methods import MEMBER_METHODS, METHODS, PAST, READ_METHODS
 
 QUANTILE_LEVELS = POSITIONS
 """Plotting positions of corrected members.
@@ -19,9 +21,6 @@ values (Bröcker 2012, doi:10.1002/qj.1891). `weibull` gives the mean levels of 
 spread of these members is too small: 0.83 of the distribution's spread for 10 members. IMPROVER uses `weibull`.
 """
 
-MEMBER_METHODS = ("ecc-q", "ecc-r", "ecc-t", "schaake", "member-by-member", "quantiles")
-"""Ways to make members of a distribution; see `models.members.members`."""
-
 
 @dataclass(frozen=True)
 class CorrectionOptions:
@@ -29,13 +28,15 @@ class CorrectionOptions:
 
     quantile_levels: str = "hazen"
     seed: int = 0
-    """Seed of the random numbers that order equal raw members, and of the levels of `ecc-r`."""
+    """Seed of the random numbers that order equal raw members, of `ecc-r` and of `gca`."""
     members: str = "ecc-q"
     """One of `MEMBER_METHODS`."""
     member_count: int | None = None
     """Number of corrected members; None for as many as the forecast has."""
     history: tuple[str, ...] = ()
-    """Files of past analyses, for `schaake`."""
+    """Files of past analyses, for the methods that read them."""
+    reforecasts: tuple[str, ...] = ()
+    """Files of past forecasts of the same model, for the methods that read them."""
     conformal: Mapping[str, ConformalLayer] = field(default_factory=dict)
     """The conformal layer of each corrector that has one, by the SHA-256 of the corrector's file."""
 
@@ -54,12 +55,26 @@ class CorrectionOptions:
         check_choice("members", self.members, MEMBER_METHODS)
         if self.member_count is not None:
             check_integer("member_count", self.member_count, 1, 10_000)
-        if self.quantile_levels != "hazen" and self.members in ("ecc-r", "ecc-t", "member-by-member"):
+        if self.quantile_levels != "hazen" and METHODS[self.members].values != "levels":
             raise InputError(
                 f"quantile_levels={self.quantile_levels} has no effect with members={self.members}; remove it, or "
                 "choose members=ecc-q or quantiles"
             )
-        if self.members == "schaake" and not self.history:
-            raise InputError("members=schaake orders members as past analyses; give their files with history=FILES")
-        if self.history and self.members != "schaake":
-            raise InputError(f"members={self.members} reads no past analyses; remove history, or set members=schaake")
+        for option, readers in READ_METHODS.items():
+            if getattr(self, option) and self.members not in readers:
+                raise InputError(
+                    f"members={self.members} reads no {PAST[option]}; remove {option}, or set members={readers[0]}"
+                )
+
+    def check_task(self, task: Task) -> None:
+        """Raise `InputError` if the method needs files that no option names, or several lead times of the task."""
+        for option in METHODS[self.members].reads:
+            if not getattr(self, option):
+                raise InputError(f"members={self.members} needs {PAST[option]}; give their files with {option}=FILES")
+        check_correlates(self.members, task)
+
+
+def check_correlates(method: str, task: Task) -> None:
+    """Raise `InputError` for a method that correlates lead times if the task has a single one."""
+    if METHODS[method].correlates and len(task.lead_times) == 1:
+        raise InputError(f"members={method} correlates lead times, and {task.name} has a single one; set members=ecc-q")

@@ -17,6 +17,7 @@ from data_pipeline.task import Task
 from evaluation import evaluate
 from evaluation.evaluate import load_finished, target_folders
 from models.corrector import Corrector
+from models.members.past import Past
 from models.parallel.domain import Domain
 
 
@@ -83,6 +84,26 @@ def test_member_counts_add_scores_and_change_no_others(emos, scores_of, tmp_path
     again = capsys.readouterr().out
     assert "nothing was done" in again
     assert "by number of members" in again
+
+
+def test_methods_that_make_members_are_compared_with_the_past_of_the_training_year(
+    archive, scores_of, refusal, tmp_path
+):
+    leads, methods = "task.lead_times=[24,48]", ["ecc-q", "decc", "schaake", "simschaake"]
+    scores = scores_of("run", leads, f"members=[{','.join(methods)}]")
+    found = scores["models"]["emos"]["methods"]
+    assert list(found) == methods
+    assert found["ecc-q"] == scores["models"]["emos"]["members"]
+    assert len({one["crps"] for one in found.values()}) == 1
+    # There are five past starts for five members, which simschaake takes in another order.
+    assert len({one["energy_score_cells"] for one in found.values()}) == 3
+    assert "Methods that make members</h2>" in (tmp_path / "run/report.html").read_text()
+    past = Past.of(archive, Task("two", ["2t"], ["2t"], [24, 48]), Dates.of_years([2014]))
+    for fields in (past.analyses, past.forecasts):
+        assert set(fields.init_times.astype("datetime64[Y]").astype(int)) == {44}
+    assert "the training period has analyses after 5 past starts" in refusal(leads, "members=gca", "scores=all")
+    assert "members=decc correlates lead times, and t2m has a single one" in refusal("members=decc")
+    assert "name another method first" in refusal(leads, "members=decc", "write_forecasts=folder")
 
 
 def test_without_training_years_there_is_no_climatology(emos, scores_of, refusal, tmp_path):

@@ -10,11 +10,13 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
+from evaluation.report.tables import method_table
 from evaluation.scores import all_scores, default_scores
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.tables.score_json import scores_of
 from evaluation.tables.score_rows import ScoreRows
 from models.members.coupling import written_members
+from models.members.options import CorrectionOptions
 from models.statistical.raw import Raw
 
 GRID = Grid.regular(9, 8)
@@ -97,6 +99,32 @@ def test_scores_of_written_members_are_those_of_scoringrules(data, capsys):
             assert own["net"]["skill"][name] == pytest.approx(gain, rel=1e-3), name
             low, high = own["net"]["ci95"][name]
             assert low < own["net"][name] < high
+
+
+def test_methods_are_scored_side_by_side(data, capsys):
+    """Each method has the scores of its own members; the differences from the first one have intervals."""
+    methods = ("quantiles", "ecc-q", "member-by-member")
+    board = score_all(data, methods=methods)
+    batch = Sample(*(torch.stack(tensors) for tensors in zip(*data.samples, strict=True)))
+    found = scores_of(board, 0)["models"]["net"]
+    assert tuple(found["methods"]) == methods
+    for method, entry in found["methods"].items():
+        members = written_members(net(batch), batch, TASK, GRID, CorrectionOptions(members=method)).members
+        for name, expected in expected_scores(members, batch, 0).items():
+            if not name.endswith("_fair"):
+                assert entry[name] == pytest.approx(expected, rel=1e-4), (method, name)
+                if method != methods[0]:
+                    minus = f"{name}_minus_members"
+                    assert entry[minus] == pytest.approx(entry[name] - found["members"][name], abs=1e-6)
+                    low, high = entry["ci95"][minus]
+                    assert low < entry[minus] < high
+    table = method_table(scores_of(board, 0))
+    assert [row[0] for row in table.rows] == [f"net {method}" for method in methods]
+    assert table.columns[1:3] == ["plain CRPS", "energy score over cells"]
+    own, less = table.rows[1][2].split("\n")
+    assert own == f"{found['methods']['ecc-q']['energy_score_cells']:.4g}"
+    share = found["methods"]["ecc-q"]["energy_score_cells"] / found["members"]["energy_score_cells"] - 1
+    assert less.startswith(f"{100 * share:+.1f} % [".replace("-", "−"))
 
 
 def test_scores_over_lead_times_are_of_no_single_lead_time_or_hour(data):

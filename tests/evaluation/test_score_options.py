@@ -27,7 +27,7 @@ TWO = Task("two", ["2t", "tp:24h"], ["2t", "tp:24h"], [24, 48])
 
 
 def options(**given):
-    return {"scores": None, "thresholds": None, "efi_climate": None, "efi_form": "exact"} | given
+    return {"scores": None, "thresholds": None, "efi_climate": None, "efi_form": "exact", "members": "ecc-q"} | given
 
 
 def choice(task=TASK, **given):
@@ -57,6 +57,9 @@ def test_named_scores_are_computed_beside_the_default_ones():
         ({"scores": ["crps", 3]}, "there is no score 3; there is: "),
         ({"scores": "brier"}, "scores must be null, all or a list of names, got 'brier'"),
         ({"thresholds": ["> 3 mm"]}, "'mm' of '> 3 mm' cannot be converted"),
+        ({"members": "ecc"}, "members must be one of ecc-q, "),
+        ({"members": []}, "members must be a method or a list of different methods, got \\[\\]"),
+        ({"members": ["gca", "gca"]}, "members must be a method or a list of different methods"),
         ({"efi_form": "exakt"}, "efi_form must be one of reference, exact"),
     ],
 )

@@ -13,6 +13,7 @@ from evaluation.forecast_writer import write_forecasts
 from evaluation.regions import region_weights
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from models.distribution import Normal
+from models.members.options import CorrectionOptions
 from models.statistical.raw import Raw
 
 TASK = Task("t2m", ["2t"], ["2t"], [24, 48])
@@ -35,7 +36,7 @@ def written(toy, folder, ids):
     )
     data.meanings = [Meaning.stated(TASK.targets[0], TASK.lead_times)]
     models = {"raw": Raw(TASK, stations), "net": warmer}
-    paths = write_forecasts(folder, models, data, "hazen", 0, "cpu", ["net"])
+    paths = write_forecasts(folder, models, data, CorrectionOptions(), None, None, "cpu", ["net"])
     assert [path.name for path in paths] == ["raw.nc", "net.nc"]
     return data, models, stations, dict(zip(models, paths, strict=True))
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from data_pipeline.common.checks import check_integer
+from data_pipeline.common.checks import check_boolean, check_integer
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder, remove_abandoned_files
 from data_pipeline.common.interruption import handled
@@ -39,7 +39,9 @@ class Twin:
     The grid has `rows` x `columns` points from pole to pole. Each year from `first_year` to `last_year` has `dates`
     start dates (an even number), and each start date has `members` members. The `oracle_years` also have the best
     possible ensemble. `difficulty` scales the error of the forecast model: 0 is a perfect model, 0.5 is about as good
-    as real models. The files do not depend on the number of `workers`, by default one per processor.
+    as real models. If `shuffled`, the members change places at random in each cell, lead time and variable, so that
+    their dependence is wrong, and all that a cell alone shows is right. The files do not depend on the number of
+    `workers`, by default one per processor.
     """
 
     path: str | Path
@@ -52,6 +54,7 @@ class Twin:
     oracle_years: tuple[int, ...] = (2016, 2017)
     difficulty: float = 1.0
     seed: int = 0
+    shuffled: bool = False
     workers: int | None = None
 
     def __post_init__(self) -> None:
@@ -62,6 +65,7 @@ class Twin:
         check_integer("data.generator.dates", self.dates, 2, MAX_DATES)
         check_integer("data.generator.members", self.members, 2, 250)
         check_integer("data.generator.seed", self.seed, 0, 2**32 - 1)
+        check_boolean("data.generator.shuffled", self.shuffled)
         if self.workers is not None:
             check_integer("data.generator.workers", self.workers, 1, 4096)
         if message_bytes(self.rows * self.columns) >= MAX_MESSAGE_BYTES:
@@ -150,7 +154,7 @@ class Twin:
     def pairs(self) -> list[StartPair]:
         """Return the start pairs; each is computed independently of the others."""
         return [
-            StartPair(starts, self.years, self.oracle_years, self.members, self.difficulty, self.seed)
+            StartPair(starts, self.years, self.oracle_years, self.members, self.difficulty, self.seed, self.shuffled)
             for starts in start_pairs(self.dates)
         ]
 
@@ -174,7 +178,7 @@ class Twin:
                 stream.write(text)
             return
         try:
-            found = dict(json.loads(file.read_text()))
+            found = {"shuffled": False} | dict(json.loads(file.read_text()))  # files of earlier versions lack it
         except (ValueError, TypeError, OSError):
             raise InputError(
                 f"{file} does not hold the options of a twin experiment; choose another data.path"

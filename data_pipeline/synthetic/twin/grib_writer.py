@@ -19,6 +19,7 @@ from data_pipeline.synthetic.twin.atmosphere import TRUNCATION
 from data_pipeline.synthetic.twin.diagnostics import ACCUMULATED_NAMES
 from data_pipeline.synthetic.twin.earth import Earth
 from data_pipeline.synthetic.twin.model_parameters import GRAVITY
+from data_pipeline.synthetic.twin.noise import NoisePurpose, normal_noise
 from data_pipeline.synthetic.twin.simulation import GaussianFields, Snapshot, simulate
 from data_pipeline.synthetic.twin.sphere import Interpolation, Sphere
 from data_pipeline.synthetic.twin.start_pairs import (
@@ -78,9 +79,9 @@ class TwinWriter:
 
     def _messages(self, pair: StartPair, snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
         """Yield all messages of a snapshot, with the name of the file for each."""
-        yield from self._forecast_messages("output", snapshot, snapshot.members, pair.years, pair.members)
+        yield from self._forecast_messages("output", pair, snapshot, snapshot.members, pair.years)
         if pair.oracle_years:
-            yield from self._forecast_messages("oracle", snapshot, snapshot.oracle, pair.oracle_years, pair.members)
+            yield from self._forecast_messages("oracle", pair, snapshot, snapshot.oracle, pair.oracle_years)
         valid = snapshot.start + timedelta(hours=snapshot.lead)
         for levels, variables in VARIABLES["analysis"].items():
             name = file_name("analysis", levels, snapshot.start)
@@ -94,7 +95,7 @@ class TwinWriter:
                 yield name, self._analyses.encode(values, **_variable_keys(variable), **keys)
 
     def _forecast_messages(
-        self, kind: str, snapshot: Snapshot, fields: GaussianFields, years: Sequence[int], members: int
+        self, kind: str, pair: StartPair, snapshot: Snapshot, fields: GaussianFields, years: Sequence[int]
     ) -> Iterator[tuple[str, bytes]]:
         start = snapshot.start
         for levels, variables in VARIABLES[kind].items():
@@ -102,8 +103,11 @@ class TwinWriter:
             for year, variable, simulations in self._fields(fields, variables, years):
                 keys = _variable_keys(variable) | {
                     "referenceDate": _date(start.year, start), "dataDate": _date(year, start), "dataTime": 0,
-                    "endStep": snapshot.lead, "numberOfForecastsInEnsemble": members + 1,
+                    "endStep": snapshot.lead, "numberOfForecastsInEnsemble": pair.members + 1,
                 }  # fmt: skip
+                if pair.shuffled and kind == "output":
+                    place = variables.index(variable) + 100 * (levels == "pl")
+                    simulations = _shuffled(simulations, pair.seed, year, snapshot, place)
                 for number, values in enumerate(simulations, 1):
                     yield name, self._forecasts.encode(values, **keys, perturbationNumber=number)
 
@@ -125,6 +129,14 @@ class TwinWriter:
                 if variable.sea_only:
                     values = values.masked_fill(self._land > 0.5, torch.nan)
                 yield year, variable, values.numpy()
+
+
+def _shuffled(members: np.ndarray, seed: int, year: int, snapshot: Snapshot, number: int) -> np.ndarray:
+    """Return the members (M, H, W) of the variable with this `number` in another random order in each cell."""
+    month_day = snapshot.start.month * 100 + snapshot.start.day
+    kind = 1000 * snapshot.lead + number
+    noise = normal_noise(members.shape, seed, NoisePurpose.ORDER, year=year, date=month_day, member=kind)
+    return np.take_along_axis(members, noise.numpy().argsort(0), 0)
 
 
 def rows_first(fields: Tensor) -> Tensor:

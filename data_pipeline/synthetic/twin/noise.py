@@ -20,6 +20,7 @@ class NoisePurpose(IntEnum):
     SEA = 2
     TRUTH = 3
     MEMBER = 4
+    ORDER = 5
 
 
 def normal_noise(

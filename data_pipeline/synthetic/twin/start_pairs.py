@@ -53,6 +53,7 @@ class StartPair:
     members: int
     difficulty: float
     seed: int
+    shuffled: bool = False
 
     def file_names(self, start: date) -> list[str]:
         """Return the names of all files of one start date."""

@@ -28,6 +28,7 @@ def twin(
     columns: int = 16,
     difficulty: float = 1.0,
     seed: int = 0,
+    shuffled: bool = False,
 ) -> tuple[xr.Dataset, xr.Dataset]:
     """Return forecasts (init_time, lead_time, number, ...) and analyses (time, ...) of a small planet, in memory.
 
@@ -37,7 +38,7 @@ def twin(
     in each of 12 years take some seconds, and each further pair of starts takes the same time.
     """
     with tempfile.TemporaryDirectory(prefix="deepweather-") as folder, ExitStack() as stack:
-        experiment = Twin(folder, rows, columns, *years, dates, members, (), difficulty, seed)
+        experiment = Twin(folder, rows, columns, *years, dates, members, (), difficulty, seed, shuffled)
         writer = TwinWriter(Path(folder), Grid.regular(rows, columns))
         writer.write_static()
         progress = stack.enter_context(Progress("twin: start pair", dates // 2))

@@ -498,9 +498,15 @@ def raw_members(M=6):
 
 
 def members_of(prediction, method, raw, target=TARGET):
-    options = CorrectionOptions(members=method, history=("past",) if method == "schaake" else ())
-    past = SimpleNamespace(template=lambda *_: raw.raw[::-1])
-    return corrected_members(prediction, raw, (target,), raw.mask, Domain.of(GRID), options, past)
+    past = SimpleNamespace(
+        starts=lambda *_: np.zeros(len(raw.raw), "datetime64[s]"), lead_times=(24,),
+        similar_starts=lambda *_: np.zeros(len(raw.raw), "datetime64[s]"),
+        read_analyses=lambda *_: iter(raw.raw[::-1]), error_root=lambda *_: np.ones((1, 1, *SHAPE[1:])),
+    )  # fmt: skip
+    options = CorrectionOptions(members=method)
+    return corrected_members(
+        prediction, raw, (target,), raw.mask, Domain.of(GRID), options, past, past, lambda _: 0 * raw.raw
+    )
 
 
 @every_family
@@ -515,7 +521,9 @@ def test_members_of_every_method_lie_within_the_bounds_in_their_order(family, me
     if method == "quantiles":
         assert (np.diff(members, axis=0)[:, own] >= 0).all()
         return
-    template = (raw.raw[::-1] if method == "schaake" else raw.raw)[:, own]
+    if method == "gca":
+        return  # its template is random
+    template = (raw.raw[::-1] if method in ("schaake", "simschaake") else raw.raw)[:, own]
     apart = np.sign(template[:, None] - template[None])
     assert (np.sign(members[:, own][:, None] - members[:, own][None]) * apart >= 0).all()
 

@@ -10,6 +10,7 @@ from data_pipeline.task import Task
 from models.distribution import CensoredNormal, Ensemble, Normal
 from models.members.coupling import member_values, written_members
 from models.members.named_draws import splitmix64
+from models.members.options import CorrectionOptions
 from models.parallel.domain import Domain
 
 TASK = Task("one", ["10u"], ["10u"], [24])
@@ -32,7 +33,7 @@ def coupled(raw, distribution=None, **options):
     cells = raw.shape[1]
     sample, grid = batch(torch.as_tensor(raw)[:, None, None, None]), Grid([0.0], list(np.linspace(0, 300, cells)))
     distribution = distribution or Normal(torch.zeros(1, 1, 1, cells).double(), torch.ones(1, 1, 1, cells).double())
-    return written_members(distribution, sample, TASK, grid, **options).members[:, 0, 0, 0]
+    return written_members(distribution, sample, TASK, grid, CorrectionOptions(**options)).members[:, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_equal_raw_members_get_the_highest_rank_equally_often():
     rain = CensoredNormal(0 * drizzle, drizzle, torch.tensor(0.0))  # no more than one of three members is wet
 
     def wettest(seed=0, starts=(0, 86_400)):
-        found = written_members(rain, batch(dry, RAIN, starts), RAIN, GRID, seed=seed).members
+        found = written_members(rain, batch(dry, RAIN, starts), RAIN, GRID, CorrectionOptions(seed=seed)).members
         assert ((found > 0).sum(0) == 1).all()
         return found.argmax(0)
 

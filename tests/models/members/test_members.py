@@ -11,12 +11,13 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 from models.engines.forecast import RawForecast
 from models.members.members import corrected_members, member_numbers
-from models.members.options import MEMBER_METHODS, CorrectionOptions
+from models.members.methods import METHODS
+from models.members.options import CorrectionOptions
 from models.parallel.domain import Domain
 
 GRID = Grid.regular(30, 30)
 SHAPE = (2, *GRID.shape)
-METHODS = [method for method in MEMBER_METHODS if method != "schaake"]
+WITHOUT_PAST = [name for name, method in METHODS.items() if not method.reads]
 TARGETS = Variable.parse("tp"), Variable.parse("2t")
 
 
@@ -59,7 +60,7 @@ def ranks(fields):
     return fields.argsort(0).argsort(0)
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "quantiles"])
+@pytest.mark.parametrize("method", [method for method in WITHOUT_PAST if method != "quantiles"])
 def test_members_keep_the_rank_order_of_different_raw_members(method):
     raw = forecast()
     np.testing.assert_array_equal(ranks(made(prediction(), raw, members=method)), ranks(raw.raw))
@@ -128,7 +129,7 @@ def test_plain_quantiles_are_the_sorted_members():
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WITHOUT_PAST)
 def test_bounds_missing_members_and_unchanged_cells(method):
     unchanged = np.zeros(SHAPE, bool)
     unchanged[:, 0] = True
@@ -146,7 +147,7 @@ def test_bounds_missing_members_and_unchanged_cells(method):
         assert members[:, 0].min(where=mask[0], initial=1) == 0
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WITHOUT_PAST)
 def test_tiles_have_the_members_of_the_globe(method):
     predicted, raw = prediction(), forecast(tied=True)
     count = None if method == "member-by-member" else 9

@@ -5,11 +5,12 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 import torch
-from correction_runs import read_values, write_members
+from correction_runs import random_corrector, read_values, write_members
 from grib_parts import GRID as FILE_GRID
 from grib_parts import KEYS
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import WHOLE
 from data_pipeline.task import Task, Variable
@@ -17,10 +18,13 @@ from data_pipeline.writing import Encoder
 from models.corrected_files.correct_files import correct_files
 from models.corrector import Corrector
 from models.engines.forecast import RawForecast
+from models.engines.onnx_engine import OnnxEngine
+from models.engines.onnx_export import export
 from models.engines.torch_engine import TorchEngine
 from models.members.members import corrected_members
-from models.members.options import MEMBER_METHODS, CorrectionOptions
-from models.members.past_analyses import PastAnalyses
+from models.members.methods import METHODS
+from models.members.options import CorrectionOptions
+from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.single_process import SingleProcess
 
@@ -49,7 +53,7 @@ def times(first=2010, last=2016, hours=12, without=()):
 
 
 def past(leads=(24, 48), **options):
-    return PastAnalyses(Analyses(times(**options)), leads, "past.grib")
+    return Past(Analyses(times(**options)), leads, "history=past.grib")
 
 
 def test_chosen_starts_are_the_nearest_in_season_without_the_forecast_itself():
@@ -71,7 +75,7 @@ def test_chosen_starts_are_the_nearest_in_season_without_the_forecast_itself():
 
 
 def test_too_few_analyses_are_refused_with_their_number():
-    with pytest.raises(InputError, match=r"past.grib has analyses after 0 past starts .* needs 3; add analyses"):
+    with pytest.raises(InputError, match=r"past.grib has analyses after 0 past starts .* 3 are needed; add more years"):
         past(first=2016).starts(np.datetime64("2016-06-01T06", "s"), 3)
 
 
@@ -99,7 +103,7 @@ class Uniform:
 def made(history, raw, domain=None, predicted=None, **options):
     chosen = CorrectionOptions(members="schaake", history=("past.grib",), **options)
     return corrected_members(
-        predicted or Uniform(), raw, history.fields.variables, raw.mask, domain or Domain.of(GRID), chosen, history
+        predicted or Uniform(), raw, history.analyses.variables, raw.mask, domain or Domain.of(GRID), chosen, history
     )
 
 
@@ -112,37 +116,12 @@ def test_members_have_the_quantiles_in_the_rank_order_of_the_analyses(lead, coun
     levels = (np.arange(M) + 0.5) / M
     analyses = []
     for start in history.starts(START, M):
-        place = history.fields.init_times.tolist().index((start + np.timedelta64(lead, "h")).tolist())
+        place = history.analyses.init_times.tolist().index((start + np.timedelta64(lead, "h")).tolist())
         field = np.empty((1, 1, *GRID.shape))
-        history.fields.read(history.fields.cells[place, 0], field)
+        history.analyses.read(history.analyses.cells[place, 0], field)
         analyses.append(field[0])
     ranks = np.array(analyses).argsort(0).argsort(0)
     np.testing.assert_allclose(members, levels[ranks], rtol=1e-12)
-
-
-@pytest.mark.parametrize("method", MEMBER_METHODS)
-def test_cells_that_keep_raw_members_leave_the_others_alone(method):
-    raw, history, members = forecast(5), past(), {}
-    schaake = {"history": ("past.grib",)} if method == "schaake" else {}
-    for kept in (False, True):
-        predicted = Uniform()
-        predicted.unchanged = np.zeros((1, *GRID.shape), bool)
-        predicted.unchanged[0, 0, :2] = kept
-        members[kept] = corrected_members(
-            predicted, raw, history.fields.variables, raw.mask, Domain.of(GRID),
-            CorrectionOptions(members=method, **schaake), history if schaake else None,
-        )  # fmt: skip
-    own = predicted.unchanged[0]
-    np.testing.assert_array_equal(members[True][:, :, ~own], members[False][:, :, ~own])
-    expected = np.sort(raw.raw, 0) if method == "quantiles" else raw.raw
-    np.testing.assert_array_equal(members[True][:, :, own], expected[:, :, own])
-
-
-def test_the_options_belong_together():
-    with pytest.raises(InputError, match="give their files with history=FILES"):
-        CorrectionOptions(members="schaake")
-    with pytest.raises(InputError, match="members=ecc-q reads no past analyses; remove history"):
-        CorrectionOptions(history=("past.grib",))
 
 
 def test_corrected_messages_have_the_rank_order_of_analyses_in_files(tmp_path):
@@ -165,3 +144,61 @@ def test_corrected_messages_have_the_rank_order_of_analyses_in_files(tmp_path):
     higher = past[:, None] > past + 1e-4  # analyses are packed
     assert (values[:, None] >= values)[higher].all()
     assert np.ptp(values, axis=0).mean() > 0.5
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Forecasts of a start, and the analyses and past forecasts of 24 past starts, at two lead times."""
+    folder, random = tmp_path_factory.mktemp("files"), np.random.default_rng(3)
+
+    def members(starts):
+        smooth = random.normal(size=(len(starts), 4, 2)).cumsum(2)
+        return {
+            ("2t", int(f"{start:%Y%m%d}"), lead, n): 280 + smooth[i, n - 1, k] + random.normal(size=FILE_GRID.shape)
+            for i, start in enumerate(starts)
+            for k, lead in enumerate((24, 48))
+            for n in range(1, 5)
+        }
+
+    starts = [datetime(year, 1, day) for year in range(2007, 2019) for day in (1, 4)]
+    write_members(folder / "input", members([datetime(2020, 1, 1)]))
+    write_members(folder / "reforecasts", members(starts))
+    analysis = Encoder(FILE_GRID, **KEYS, type="an", stream="oper")
+    with (folder / "past").open("wb") as file:
+        for start in starts:
+            for lead in (24, 48):
+                field, day = 280 + random.normal(size=FILE_GRID.shape), start + timedelta(hours=lead)
+                file.write(analysis.encode(field, shortName="2t", dataDate=int(f"{day:%Y%m%d}"), endStep=0))
+    corrector = random_corrector(Task("toy", ["2t"], ["2t"], (24, 48)), grid=FILE_GRID, size=1.0)
+    corrector.save(folder / "a.safetensors")
+    export(folder / "a.safetensors", folder / "a.onnx")
+    return folder, corrector
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.reads])
+def test_files_datasets_and_exported_correctors_give_one_result(files, tmp_path, method):
+    folder, corrector = files
+    read = {option: (str(folder / {"history": "past"}.get(option, option)),) for option in METHODS[method].reads}
+    options, found = CorrectionOptions(members=method, **read), []
+    for engine in (TorchEngine(corrector), OnnxEngine(folder / "a.onnx")):
+        correct_files([engine], [folder / "input"], tmp_path / "out", SingleProcess(), options)
+        found.append(read_values(tmp_path / "out").reshape(2, 4, *FILE_GRID.shape))
+    np.testing.assert_allclose(found[0], found[1], atol=2e-3)
+    lazy = open_ensemble(str(folder / "input"))
+    corrected = corrector.correct(lazy, members=method, **read)
+    assert corrected["2t"].chunks
+    np.testing.assert_allclose(corrected["2t"].values[0], found[0], atol=2e-3)
+    ecc_q = corrector.correct(lazy)["2t"].values[0]
+    np.testing.assert_allclose(np.sort(ecc_q, 1), np.sort(found[0], 1), atol=2e-3)
+    assert (ecc_q.argsort(1) != found[0].argsort(1)).mean() > 0.01
+
+
+def test_a_lead_time_that_the_input_lacks_is_refused(files, tmp_path):
+    folder, corrector = files
+    short = open_ensemble(str(folder / "input"), lead_times=[24])
+    read = {"history": str(folder / "past"), "reforecasts": str(folder / "reforecasts")}
+    for method, way_out in (("decc", "choose members=ecc-q"), ("simschaake", "choose members=schaake")):
+        with pytest.raises(InputError, match=rf"none at \+48 h; add .*{way_out}"):
+            corrector.correct(short.load(), members=method, **read)
+    with pytest.raises(InputError, match="members=gca needs past analyses; give their files with history=FILES"):
+        corrector.correct(short, members="gca")

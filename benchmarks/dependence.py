@@ -1,0 +1,264 @@
+"""Energy and variogram scores of all methods that make members, in a simulation where the truth is known.
+
+Setting 1 of Lerch et al. 2020 (doi:10.5194/npg-27-349-2020): observations are normal with mean 0, variance 1 and
+correlation ρ₀^|i - j| between five values, here the lead times of a start. The 50 members have mean 1, variance 1 and
+correlation ρ^|i - j|. EMOS is fitted to 500 starts in each repetition, and the quantiles are those of the paper. Where
+ρ = ρ₀, the raw members have the right dependence, else a wrong one.
+
+Printed are, for each method, the mean scores over all repetitions, their differences from `ecc-q` in per cent with the
+standard error over repetitions, and the share of repetitions in which the Diebold-Mariano test over starts finds the
+method better (+) or worse (-) than `ecc-q` at the level of 5 %. `gca, drawn` is the method of the paper, whose values
+are drawn, too; `raw` are the members before the correction.
+
+With `--cost`, printed are the seconds that each method takes for a forecast of 10 members on half a degree, and the
+fields that it reads beside the forecast, for 2 lead times and the past of 60 starts.
+
+    python -m benchmarks.dependence [--json] [--repetitions 100] [--starts 200] [--cost]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.common import HALF_DEGREE, command_line, elapsed, report
+from data_pipeline.grid import Grid
+from data_pipeline.protocols import Fields, Window
+from data_pipeline.task import Variable
+from evaluation.kernels.vector_scores import vector_scores
+from models.distribution import Normal
+from models.engines.forecast import RawForecast
+from models.engines.torch_engine import TorchPrediction
+from models.members.coupled_members import CellNames
+from models.members.members import change_of_ecc_q, corrected_members
+from models.members.methods import GAUSSIAN_STARTS, METHODS, Situation, gca
+from models.members.options import CorrectionOptions
+from models.members.past import Past
+from models.parallel.domain import Domain
+
+D, M, TRAINING = 5, 50, 500
+LEADS, VARIABLES = tuple(range(1, D + 1)), (Variable.parse("10u"),)
+TRUE = 0.5
+CORRELATIONS = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""ρ of the members; ρ₀ of the observations is `TRUE`."""
+DRAWN, RAW = "gca, drawn", "raw"
+
+
+class Numbers:
+    """A `FieldReader` of arrays."""
+
+    def __init__(self, grid: Grid, values: np.ndarray) -> None:
+        self.grid, self._values = grid, values
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Copy fields."""
+        out[...] = self._values[wanted][..., window[0], :][..., window[1]]
+
+
+def fields_of(grid: Grid, starts: np.ndarray, leads: tuple[int, ...], values: np.ndarray) -> Fields:
+    """Return `Fields` of one variable with the values (starts, leads, members, repetitions)."""
+    cells = np.arange(values[..., 0].size).reshape(*values.shape[:3], 1)
+    reader = Numbers(grid, values.reshape(-1, 1, values.shape[-1]))
+    return Fields(reader, VARIABLES, starts, leads, tuple(range(values.shape[2])), (), cells)
+
+
+def draws(rng: np.random.Generator, correlation: float, *shape: int) -> np.ndarray:
+    """Return standard normal values (shape[0], D, *shape[1:]) with the correlation ρ^|i - j| along the second axis."""
+    apart = abs(np.subtract.outer(np.arange(D), np.arange(D)))
+    root = np.linalg.cholesky(correlation**apart)
+    return np.einsum("ij,nj...->ni...", root, rng.normal(size=(shape[0], D, *shape[1:])))
+
+
+def fit(mean: np.ndarray, variance: np.ndarray, truth: np.ndarray) -> Callable[[np.ndarray, np.ndarray], Normal]:
+    """Return EMOS N(a + b mean, c² + d² variance), fitted to the CRPS over the first axis, for each other place."""
+    coefficients = torch.ones((4, *truth.shape[1:]), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([coefficients], max_iter=300, line_search_fn="strong_wolfe")
+    given = [torch.from_numpy(one) for one in (mean, variance, truth)]
+
+    def forecast(mean: torch.Tensor, variance: torch.Tensor) -> Normal:
+        a, b, c, d = coefficients
+        return Normal(a + b * mean, (c**2 + d**2 * variance).sqrt())
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        found: torch.Tensor = forecast(*given[:2]).crps(given[2]).mean(0).sum()
+        found.backward()
+        return found
+
+    optimizer.step(loss)
+    coefficients.requires_grad_(False)
+    return lambda *both: forecast(*map(torch.from_numpy, both))
+
+
+class Simulation:
+    """Starts of `repetitions` cells with the correlation ρ of the members."""
+
+    def __init__(self, correlation: float, repetitions: int, starts: int, seed: int = 0) -> None:
+        rng, self.grid = np.random.default_rng(seed), Grid([0.0], np.linspace(0, 300, repetitions).tolist())
+        years = np.arange("1950", "1960", dtype="datetime64[Y]").astype("datetime64[D]")
+        past = (years[:, None] + np.arange(TRAINING // len(years))).ravel().astype("datetime64[s]")
+        days = (np.datetime64("2000", "Y") + np.arange(starts)).astype("datetime64[D]") + np.arange(starts) % 50
+        self.starts, self.domain = days.astype("datetime64[s]"), Domain.of(self.grid)
+        truth = draws(rng, TRUE, TRAINING + starts, repetitions)
+        ensemble = 1 + draws(rng, correlation, TRAINING + starts, M, repetitions)
+        emos = fit(ensemble[:TRAINING].mean(2), ensemble[:TRAINING].var(2, ddof=1), truth[:TRAINING])
+        self.truth, self.ensemble = truth[TRAINING:], ensemble[TRAINING:]
+        self.emos = emos(self.ensemble.mean(2), self.ensemble.var(2, ddof=1))
+        valid = (past[:, None] + np.array(LEADS, "timedelta64[h]")).ravel()
+        analyses = fields_of(self.grid, valid, (0,), truth[:TRAINING].reshape(-1, 1, 1, repetitions))
+        self.past = Past(analyses, LEADS, "the past", fields_of(self.grid, past, LEADS, ensemble[:TRAINING]))
+        self.current = fields_of(self.grid, self.starts, LEADS, self.ensemble)
+
+    def forecast_at(self, start: int, lead: int) -> tuple[TorchPrediction, RawForecast]:
+        """Return a corrected forecast and its raw members."""
+        place, raw = (slice(start, start + 1), lead - 1, None), self.ensemble[start, lead - 1, :, None, None]
+        mu, sigma = (one[place][:, None] for one in (self.forecast.mu, self.forecast.sigma))
+        nothing, mask = np.empty((M, 0, *self.grid.shape), np.float32), np.ones((1, *self.grid.shape), bool)
+        own = RawForecast(nothing, mask, raw, self.starts[start], lead, self.current.numbers)
+        return TorchPrediction(Normal(mu, sigma)), own
+
+    def members(self, method: str, start: int) -> np.ndarray:
+        """Return the members (M, D, repetitions) of a start."""
+        if method == RAW:
+            return self.ensemble[start].swapaxes(0, 1)
+        return np.stack(
+            [self._drawn(start, lead) if method == DRAWN else self._made(method, start, lead) for lead in LEADS], 1
+        )
+
+    def _made(self, method: str, start: int, lead: int) -> np.ndarray:
+        """Return the members that `correct` makes, (M, repetitions), with the levels of the paper."""
+        options = CorrectionOptions("weibull" if METHODS[method].values == "levels" else "hazen", members=method)
+
+        def made(make: Callable[..., np.ndarray], at: int, *rest: object) -> np.ndarray:
+            predicted, raw = self._forecast(start, at)
+            return make(predicted, raw, VARIABLES, raw.mask, self.domain, options, *rest)
+
+        change = partial(made, change_of_ecc_q)
+        return made(corrected_members, lead, self.past, self.current, change)[:, 0, 0]
+
+    def _drawn(self, start: int, lead: int) -> np.ndarray:
+        """Return quantiles at the levels of the draws of `gca`, (M, repetitions)."""
+        predicted, raw = self._forecast(start, lead)
+        names = CellNames(0, int(raw.init_time.astype(np.int64)), lead, self.domain)
+        analyses = [*self.past.read_analyses(self.past.starts(raw.init_time, *GAUSSIAN_STARTS), lead, self.domain)]
+        template = gca(Situation(raw, names, M, self.past)) / (np.std(analyses, 0) * np.sqrt(len(analyses)))
+        return (predicted.mean() + predicted.std() * template)[:, 0, 0]
+
+    def _forecast(self, start: int, lead: int) -> tuple[TorchPrediction, RawForecast]:
+        """Return a corrected forecast and its raw members."""
+        mu, sigma = (one[start, lead - 1][None, None, None] for one in (self.emos.mu, self.emos.sigma))
+        raw, mask = self.ensemble[start, lead - 1, :, None, None], np.ones((1, *self.grid.shape), bool)
+        nothing = np.empty((M, 0, *self.grid.shape), np.float32)
+        own = RawForecast(nothing, mask, raw, self.starts[start], lead, self.current.numbers)
+        return TorchPrediction(Normal(mu, sigma)), own
+
+    def scores(self, method: str) -> np.ndarray:
+        """Return the energy and the variogram score (2, starts, repetitions)."""
+        weights = (1 - np.eye(D)) / (D * (D - 1))
+        found = [
+            vector_scores(self.members(method, start), self.truth[start], weights) for start in range(len(self.starts))
+        ]
+        return np.stack(found, 1)[[0, 2]]
+
+
+class Counted:
+    """A `FieldReader` of 40 random fields, which counts the fields that it reads."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid, self.count = grid, 0
+        self._values = np.random.default_rng(0).normal(size=(40, *grid.shape))
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Copy fields."""
+        self.count += wanted.size
+        for place in np.ndindex(wanted.shape):
+            out[place] = self._values[wanted[place] % 40][window]
+
+
+def print_costs(grid: Grid = HALF_DEGREE, members: int = 10, past_starts: int = 60) -> dict[str, float]:
+    """Print seconds and fields read of each method; return the seconds over those of `ecc-q`."""
+    domain, leads, start = Domain.of(grid), (24, 48), np.datetime64("2020-01-01", "s")
+    days = (
+        np.arange("1950", "1980", dtype="datetime64[Y]").astype("datetime64[s]")[:, None] + np.array([0, 345_600])
+    ).ravel()
+    reader, shape = Counted(grid), (members, 1, *grid.shape)
+
+    def fields(starts: np.ndarray, at: tuple[int, ...], count: int) -> Fields:
+        cells = np.arange(len(starts) * len(at) * count).reshape(len(starts), len(at), count, 1)
+        return Fields(reader, VARIABLES, starts, at, tuple(range(count)), (), cells)
+
+    valid = np.unique(days[:past_starts, None] + np.array(leads, "timedelta64[h]"))
+    past = partial(Past, fields(valid, (0,), 1), leads, "the past", fields(days[:past_starts], leads, members))
+    raw, normal = np.random.default_rng(1).normal(size=shape), torch.zeros(shape[1:])[None]
+    forecasts = {
+        lead: RawForecast(raw[:, :0], np.ones(shape[1:], bool), raw, start, lead, tuple(range(members)))
+        for lead in leads
+    }
+    predicted = TorchPrediction(Normal(normal, normal + 1))
+    seconds = {}
+    for method in METHODS:
+        options, own, reader.count = CorrectionOptions(members=method), past(), 0
+        common = (VARIABLES, forecasts[24].mask, domain, options)
+
+        @cache
+        def change(lead: int, common: tuple[Any, ...] = common) -> np.ndarray:
+            return change_of_ecc_q(predicted, forecasts[lead], *common)
+
+        def both(own: Past = own, common: tuple[Any, ...] = common, change: Any = change) -> None:
+            for one in forecasts.values():
+                corrected_members(predicted, one, *common, own, fields(np.array([start]), leads, members), change)
+
+        if not seconds:
+            both()  # loads and compiles
+        seconds[method] = elapsed(both) / len(leads)
+        print(f"{method:<17} {seconds[method]:7.2f} s  {reader.count:6d} fields", flush=True)
+    return {method: value / seconds["ecc-q"] for method, value in seconds.items()}
+
+
+def line(method: str, scores: np.ndarray, reference: np.ndarray) -> tuple[str, list[float]]:
+    """Return a row of the table, and the differences of both scores from those of `ecc-q` in per cent."""
+    text, gains = f"{method:<17}", []
+    for own, other in zip(scores, reference, strict=True):
+        minus, (starts, repetitions) = own - other, own.shape
+        change = 100 * minus.mean(0) / other.mean()
+        text += f" {own.mean():8.4f} {change.mean():+7.2f} ± {change.std(ddof=1) / repetitions**0.5:4.2f}"
+        with np.errstate(invalid="ignore", divide="ignore"):
+            statistic = np.sqrt(starts) * minus.mean(0) / minus.std(0, ddof=1)
+        text += f" {(statistic < -1.96).mean():5.0%} {(statistic > 1.96).mean():5.0%}"
+        gains.append(float(change.mean()))
+    return text, gains
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Score all methods for each correlation of the members."""
+    parser = command_line(__doc__)
+    parser.add_argument("--repetitions", type=int, default=100)
+    parser.add_argument("--starts", type=int, default=200)
+    parser.add_argument("--cost", action="store_true", help="print what each method costs in place of scores")
+    options = parser.parse_args(arguments)
+    if options.cost:
+        costs = print_costs()
+        print("seconds over those of ecc-q")
+        report("dependence", costs, options.json)
+        return
+    ratios: dict[str, float] = {}
+    for correlation in CORRELATIONS:
+        simulation = Simulation(correlation, options.repetitions, options.starts)
+        reference = simulation.scores("ecc-q")
+        print(f"correlation of the observations {TRUE}, of the members {correlation}")
+        print(f"{'':<17}   energy   vs ecc-q, %     +     - variogram vs ecc-q, %    +     -")
+        for method in (RAW, *METHODS, DRAWN):
+            text, gains = line(method, simulation.scores(method), reference)
+            print(text, flush=True)
+            if method == "schaake":
+                ratios |= dict(zip((f"energy_{correlation}", f"variogram_{correlation}"), gains, strict=True))
+    print("schaake less ecc-q, in per cent, for each correlation of the members")
+    report("dependence", ratios, options.json)
+
+
+if __name__ == "__main__":
+    main()
