@@ -3,6 +3,7 @@
 They run on the stand-in of `tests/standin_triton.py`, or with `DEEPWEATHER_DEVICE=cuda` on a GPU.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from models.layers.norms import ChannelNorm
 from models.layers.padding import GlobeWindow
 from models.layers.resolution import BilinearUpsample, Downsample, Upsample
 from models.parallel.mesh import Mesh
+from training.memory.step_cost import computed_bytes
 from training.network_training import matmul_precision
 
 TASK = Task("toy", ["2t", "msl", "sst"], ["2t"], [48])
@@ -72,6 +74,16 @@ def test_a_step_of_every_network_has_the_same_gradients(toy):
         size = max(one.abs().max() for one in expected)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=3e-5 * float(size), msg=name)
+
+
+def test_the_memory_plan_computes_without_kernels_and_values(toy):
+    with torch.device("cpu"):
+        net, train, _ = module(toy, Mesh.single(), torch.float32, SPECS["unet"], of=TASK)
+        batch = default_collate([train[k] for k in range(2)])
+    with without_kernels():
+        expected = computed_bytes(net.train(), batch, nullcontext)
+    with with_kernels():
+        assert computed_bytes(net, batch, nullcontext) == expected > 0
 
 
 def drawn_grids():

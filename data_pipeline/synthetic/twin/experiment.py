@@ -178,7 +178,7 @@ class Twin:
                 stream.write(text)
             return
         try:
-            found = {"shuffled": False} | dict(json.loads(file.read_text()))  # files of earlier versions lack it
+            found = dict(json.loads(file.read_text()))
         except (ValueError, TypeError, OSError):
             raise InputError(
                 f"{file} does not hold the options of a twin experiment; choose another data.path"

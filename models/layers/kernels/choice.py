@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from data_pipeline.common.messages import warn
 
@@ -14,8 +15,11 @@ DTYPES = torch.float32, torch.bfloat16, torch.float16
 
 
 def usable(x: Tensor) -> bool:
-    """Return whether the kernels of layers compute with `x`: on a GPU, outside code that PyTorch compiles."""
-    return x.dtype in DTYPES and not torch.compiler.is_compiling() and on_gpu(x)
+    """Return whether the kernels of layers compute with `x`: on a GPU, outside code that PyTorch compiles.
+
+    A subclass of tensors, such as those without values that the memory plan computes with, goes through operators.
+    """
+    return type(x) in (Tensor, Parameter) and x.dtype in DTYPES and not torch.compiler.is_compiling() and on_gpu(x)
 
 
 def on_gpu(x: Tensor) -> bool:
