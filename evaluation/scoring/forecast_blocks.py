@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 from torch.utils.data import Dataset, Subset
 
 from data_pipeline.common.messages import say
+from data_pipeline.common.threads import BudgetedPool
 from data_pipeline.dataset import batches
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Tiers
@@ -56,7 +56,7 @@ def whole_starts(init_times: np.ndarray, lead_times: int, groups: np.ndarray | N
 
 def read_blocks(
     dataset: Any, rows: np.ndarray, size: int, groups: np.ndarray | None = None
-) -> Iterator[tuple[np.ndarray, Sample]]:
+) -> Generator[tuple[np.ndarray, Sample], None, None]:
     """Yield the forecasts `rows` in batches of up to `size` with their rows; all forecasts of a batch are of one group.
 
     Threads read the next batch meanwhile, unless the data set does not state the size of its samples.
@@ -68,9 +68,9 @@ def read_blocks(
             yield mine[number * size :][:size], batch
 
 
-def one_ahead(items: Iterator[Ahead]) -> Iterator[Ahead]:
+def one_ahead(items: Iterator[Ahead]) -> Generator[Ahead, None, None]:
     """Yield the items; a thread makes the next one meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
+    with BudgetedPool(1) as pool:
         latest = pool.submit(next, items, None)
         while (item := latest.result()) is not None:
             latest = pool.submit(next, items, None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -230,11 +230,13 @@ class Scorer:
         size = block_size(self.forecasts, options.batch_size, options.memory_bytes, together) if len(rows) else 1
         rows = rows[np.lexsort((self.lead_times[rows], self.init_times[rows]))]
         groups = self.whole + 2 * (0 if options.groups is None else options.groups)
-        prepared = map(self._prepared, read_blocks(self.forecasts, rows, size, groups))
-        for block, batch, uniform in one_ahead(prepared) if self._on_gpu else prepared:
-            self._add(tallies, block, batch, uniform)
-            tallies.done[block] = True
-            yield tallies
+        prepared = self._prepared(rows, size, groups)
+        # Closed, so that no thread reads ahead after an error.
+        with closing(one_ahead(prepared) if self._on_gpu else prepared) as blocks:
+            for block, batch, uniform in blocks:
+                self._add(tallies, block, batch, uniform)
+                tallies.done[block] = True
+                yield tallies
 
     def add_oracle(self, tallies: Tallies, rows: np.ndarray) -> None:
         """Add the oracle's forecasts `rows` that are also scored for the models."""
@@ -259,12 +261,16 @@ class Scorer:
     def _on_gpu(self) -> bool:
         return torch.device(self.options.device).type == "cuda"
 
-    def _prepared(self, read: tuple[np.ndarray, Sample]) -> tuple[np.ndarray, Sample, Tensor]:
-        """Return the rows, the batch and its random numbers, in memory from which a GPU copies them."""
-        (rows, batch), uniform = read, self._uniform(read[1])
-        if self._on_gpu:
-            batch, uniform = Sample(*(tensor.pin_memory() for tensor in batch)), uniform.pin_memory()
-        return rows, batch, uniform
+    def _prepared(
+        self, rows: np.ndarray, size: int, groups: np.ndarray
+    ) -> Generator[tuple[np.ndarray, Sample, Tensor], None, None]:
+        """Yield rows, batches and their random numbers, in memory from which a GPU copies them."""
+        with closing(read_blocks(self.forecasts, rows, size, groups)) as blocks:
+            for block, batch in blocks:
+                uniform = self._uniform(batch)
+                if self._on_gpu:
+                    batch, uniform = Sample(*(tensor.pin_memory() for tensor in batch)), uniform.pin_memory()
+                yield block, batch, uniform
 
     def _add(self, tallies: Tallies, rows: np.ndarray, batch: Sample, uniform: Tensor) -> None:
         options, task = self.options, self.forecasts.task

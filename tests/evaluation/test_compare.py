@@ -186,7 +186,7 @@ def test_what_cannot_be_compared_is_refused(write_run, compare, tmp_path):
         ("a",): "two runs or more, got only a",
         (): "option runs has no value; give it as runs=...",
         ("a", "a/scores.json"): f"the same run is given twice ({tmp_path}/a)",
-        ("a", "old"): "old/scores.json has format 3, this version compares format 6; run deepweather evaluate again",
+        ("a", "old"): f"old/scores.json has format 3, this version compares format {SCORES_FORMAT}; run deepweather ",
         ("a", "rain"): "rain/scores.json scores tp in m, a/scores.json 2t in K",
         ("a", "list.json"): "list.json is no scores.json of deepweather evaluate; name one, or the folder",
         ("a", "text.json"): "text.json is not JSON",

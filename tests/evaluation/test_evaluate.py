@@ -16,6 +16,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.task import Task
 from evaluation import evaluate
 from evaluation.evaluate import load_finished, target_folders
+from evaluation.tables.score_json import SCORES_FORMAT
 from models.corrector import Corrector
 from models.members.past import Past
 from models.parallel.domain import Domain
@@ -260,14 +261,14 @@ def test_land_of_another_grid_is_not_used(archive):
     assert evaluate.land_share(archive, data) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 5, "inputs": {}}', '{"format": 6, "inputs": {"data": "other"}}'])
+@pytest.mark.parametrize("text", ["", "{", '{"format": 5, "inputs": {}}', '{"format": 7, "inputs": {"data": "other"}}'])
 def test_unfinished_results_are_computed_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
     (tmp_path / "scores.csv").write_text("")
     assert load_finished(tmp_path, [tmp_path], {}) is None
-    (tmp_path / "scores.json").write_text('{"format": 6, "inputs": {}}')
-    assert load_finished(tmp_path, [tmp_path], {}) == [{"format": 6, "inputs": {}}]
+    (tmp_path / "scores.json").write_text(f'{{"format": {SCORES_FORMAT}, "inputs": {{}}}}')
+    assert load_finished(tmp_path, [tmp_path], {}) == [{"format": SCORES_FORMAT, "inputs": {}}]
     for name in ("report.html", "scores.csv"):
         (tmp_path / name).rename(tmp_path / "other")
         assert load_finished(tmp_path, [tmp_path], {}) is None

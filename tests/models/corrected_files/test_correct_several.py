@@ -104,7 +104,7 @@ def test_an_explanation_that_cannot_be_written_needs_attention(tmp_path):
 
     path = write(tmp_path / "2t", "2t")
     summary = correct_with([TorchEngine(make_corrector("2t"))], [path], tmp_path / "out", finish)
-    assert summary.attention
+    assert summary.problems
     assert summary.notes[-1].endswith("its explanation could not be written: no space left for the page")
     correct(make_corrector("2t"), path, tmp_path / "plain")
     assert (tmp_path / "out").read_bytes() == (tmp_path / "plain").read_bytes()
