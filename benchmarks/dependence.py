@@ -180,7 +180,7 @@ class Counted:
 
 
 def print_costs(grid: Grid = HALF_DEGREE, members: int = 10, past_starts: int = 60) -> dict[str, float]:
-    """Print seconds and fields read of each method; return the seconds over those of `ecc-q`."""
+    """Print seconds and fields read of each method; return the seconds divided by the seconds of `ecc-q`."""
     domain, leads, start = Domain.of(grid), (24, 48), np.datetime64("2020-01-01", "s")
     days = (
         np.arange("1950", "1980", dtype="datetime64[Y]").astype("datetime64[s]")[:, None] + np.array([0, 345_600])
@@ -220,7 +220,7 @@ def print_costs(grid: Grid = HALF_DEGREE, members: int = 10, past_starts: int = 
 
 
 def line(method: str, scores: np.ndarray, reference: np.ndarray) -> tuple[str, list[float]]:
-    """Return a row of the table, and the differences of both scores from those of `ecc-q` in per cent."""
+    """Return a row of the table, and the difference of each score from the score of `ecc-q` in per cent."""
     text, gains = f"{method:<17}", []
     for own, other in zip(scores, reference, strict=True):
         minus, (starts, repetitions) = own - other, own.shape

@@ -36,6 +36,8 @@ def run_to_end(verb: str, options: Mapping[str, Any], work: Callable[[], Sequenc
     if status is not None and (not isinstance(status, str) or not status):
         raise InputError(f"status must be the path of a file, got {status!r}")
     path = None if status is None or not _first_rank() else Path(status).expanduser()
+    if path and (path.is_dir() or not path.parent.is_dir()):
+        raise InputError(f"status={status} cannot be written: name a file in a folder that exists")
     if path:
         path.unlink(missing_ok=True)
 

@@ -79,7 +79,13 @@ def test_the_end_by_an_error_is_recorded(tmp_path, error, code):
     assert status["reasons"] in (["no file"], ["stop"], ["interrupted"])
 
 
-@pytest.mark.parametrize(("options", "words"), [({"attention": "no"}, "attention"), ({"status": 3}, "status must be")])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"attention": "no"}, "attention"), ({"status": 3}, "status must be"),
+        ({"status": "/absent/status.json"}, "in a folder that exists"), ({"status": "/tmp"}, "in a folder that exists"),
+    ],
+)  # fmt: skip
 def test_wrong_options_are_refused_before_the_run(options, words):
     with pytest.raises(InputError, match=words):
         run_to_end("correct", {"attention": "exit", "status": None} | options, lambda: pytest.fail("it has run"))

@@ -45,7 +45,7 @@ def group_fields(own: Fields, formulas: Sequence[Formula]) -> Fields:
 
 
 def _incomplete(own: Fields, channels: tuple[str, ...]) -> Mapping[tuple[int, int], MissingFields]:
-    """Return the missing members of `own` as those of all `channels`."""
+    """Return the missing members of `own` as missing members of all `channels`."""
     return {
         key: replace(one, channels=channels, count=len(channels) * one.count, of=len(channels) * one.of)
         for key, one in own.incomplete.items()
