@@ -133,11 +133,12 @@ def test_accumulated_batches_make_one_step(toy, tmp_path):
 @pytest.mark.parametrize(("precision", "convolutions"), [("highest", False), ("high", True), ("medium", True)])
 def test_matrices_and_convolutions_have_one_precision(precision, convolutions):
     def settings():
-        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        cudnn = torch.backends.cudnn
+        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic
 
     before = settings()
     with matmul_precision(precision, torch.device("cuda")):
-        assert settings() == (precision, convolutions)
+        assert settings() == (precision, convolutions, True)
     with matmul_precision(precision, torch.device("cpu")):
         assert settings() == before
     assert settings() == before
