@@ -17,7 +17,7 @@ from evaluation.explanation.forecast_explanation import explain_forecast
 from evaluation.report.coastlines import shows_earth
 from evaluation.report.maps import Coast
 from evaluation.report.shown_data import ExpertMap
-from evaluation.shown_cases import first_choices
+from evaluation.run.shown_cases import first_choices
 from models.correction.corrected import Corrected
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.engines.engine import CorrectorDescription, Engine

@@ -8,6 +8,7 @@ from typing import Any
 from data_pipeline.ledger import omission_texts
 from data_pipeline.task import Variable
 from evaluation.report.series import list_slices, slice_title
+from evaluation.report.shown_data import OPTION, VALIDATION
 from evaluation.report.tables import (
     fair_crps_footnote,
     format_bound,
@@ -18,7 +19,6 @@ from evaluation.report.tables import (
 )
 from evaluation.report.verdict import years_note
 from evaluation.scoring.scoreboard import headline_keys
-from evaluation.shown_corrector import OPTION, VALIDATION
 from evaluation.tables.score_json import entry_of
 
 ARTICLES = {"north": "the north", "tropics": "the tropics", "south": "the south", "sea": "the sea"}

@@ -16,6 +16,8 @@ from evaluation.tables.score_rows import ScoreRow
 
 PLUME_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the corrected quantiles of a plume."""
+OPTION, VALIDATION, SCORED = "option", "validation years", "scored years"
+"""By what the shown corrector was chosen."""
 
 
 def position_of(grid: Grid, cell: tuple[int, int]) -> tuple[float, float]:

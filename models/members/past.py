@@ -170,7 +170,9 @@ class Past:
                 out = np.empty((len(fields.numbers), len(fields.variables), *grid.shape))
                 fields.read(fields.cells[place, fields.lead_times.index(lead)], out)
                 members = out[..., every[0], every[1]]
-                found.append((area * np.stack([members.mean(0), members.std(0)])).reshape(2, len(out[0]), -1))
+                # Unbiased, because past forecasts often have fewer members than the forecast.
+                spread = members.std(0, ddof=min(1, len(members) - 1))
+                found.append((area * np.stack([members.mean(0), spread])).reshape(2, len(out[0]), -1))
             return np.nan_to_num(np.stack(found, 1))
 
         return self._remembered((fields is self.forecasts, start), compute)

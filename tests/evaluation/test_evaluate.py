@@ -14,8 +14,9 @@ from data_pipeline.common.errors import AbsentVariableError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.task import Task
-from evaluation import evaluate
-from evaluation.evaluate import load_finished, target_folders
+from evaluation.run import entrants, plan, scored_data
+from evaluation.run.plan import target_folders
+from evaluation.run.results import load_finished
 from evaluation.tables.score_json import SCORES_FORMAT
 from models.corrector import Corrector
 from models.members.past import Past
@@ -214,7 +215,7 @@ def test_models_and_batches_are_moved_to_the_device(emos, deepweather, tmp_path,
         assert {tensor.device.type for tensor in (*corrector.buffers(), *sample)} == {"meta"}
         raise InterruptedError
 
-    monkeypatch.setattr(evaluate, "choose_device", lambda option, mesh: torch.device({"gpu": "meta"}[option]))
+    monkeypatch.setattr(plan, "choose_device", lambda option, mesh: torch.device({"gpu": "meta"}[option]))
     monkeypatch.setattr(Corrector, "forward", call)
     with pytest.raises(InterruptedError):
         deepweather(tmp_path, f"correctors={{emos: {emos}}}", "references=[raw]", "device=gpu")
@@ -242,23 +243,23 @@ def test_several_targets_get_a_folder_each_and_one_page(archive, deepweather, tm
 
 def test_an_oracle_of_other_years_is_not_used(archive):
     domain, notes = Domain.of(GRID), []
-    assert evaluate.open_oracle(archive, TASK, Dates.of_years([2015]), domain, notes) is None
-    assert len(evaluate.open_oracle(archive, TASK, Dates.of_years([2016]), domain, notes)) == 20
+    assert entrants.open_oracle(archive, TASK, Dates.of_years([2015]), domain, notes) is None
+    assert len(entrants.open_oracle(archive, TASK, Dates.of_years([2016]), domain, notes)) == 20
     assert notes == []
 
     def absent(*wanted):
         raise AbsentVariableError("oracle.grib has no 2t; it has t@850")
 
     archive.oracle.ensemble_fields = absent
-    assert evaluate.open_oracle(archive, TASK, Dates.of_years([2016]), domain, notes) is None
+    assert entrants.open_oracle(archive, TASK, Dates.of_years([2016]), domain, notes) is None
     assert notes == ["the oracle is left out, because oracle.grib has no 2t; it has t@850"]
 
 
 def test_land_of_another_grid_is_not_used(archive):
     data = ForecastDataset(archive, TASK, [2016])
-    assert evaluate.land_share(archive, data).shape == GRID.shape
+    assert scored_data.land_share(archive, data).shape == GRID.shape
     archive.static = archive.static.isel(latitude=slice(0, 3))
-    assert evaluate.land_share(archive, data) is None
+    assert scored_data.land_share(archive, data) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 5, "inputs": {}}', '{"format": 7, "inputs": {"data": "other"}}'])

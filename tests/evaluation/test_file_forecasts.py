@@ -13,7 +13,7 @@ from memory_archive import GRID, MemoryArchive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.sample import Sample
-from evaluation.forecast_writer import check_writing
+from evaluation.run.forecast_writer import check_writing
 from evaluation.scores.quantile_scores import forecast_quantiles
 from models.corrector import Corrector
 from models.distribution import Quantiles

@@ -11,13 +11,13 @@ from torch.utils.data import Dataset
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from evaluation.member_counts import (
+from evaluation.regions import region_weights
+from evaluation.run.member_counts import (
     MemberCountClaim,
     member_count_claims,
     member_count_gate,
     with_gates,
 )
-from evaluation.regions import region_weights
 from evaluation.scoring.scoreboard import REFERENCES
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.tables.score_json import scores_of

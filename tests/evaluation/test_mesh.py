@@ -17,9 +17,9 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from data_pipeline.variables.thresholds import Threshold
 from evaluation.regions import region_weights
+from evaluation.run.shown_cases import show_forecast
 from evaluation.scores import all_scores, default_scores
 from evaluation.scoring.scoring import ScoringOptions, score_models
-from evaluation.shown_cases import show_forecast
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import Mesh, arrange_mesh

@@ -8,9 +8,9 @@ from torch import nn
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
+from evaluation.run.shown_cases import MOST_LEADS, chosen_cells, chosen_forecasts, show_experts, show_forecast
+from evaluation.run.shown_corrector import choose_shown
 from evaluation.scoring.scoring import score_models
-from evaluation.shown_cases import MOST_LEADS, chosen_cells, chosen_forecasts, show_experts, show_forecast
-from evaluation.shown_corrector import choose_shown
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.layers.mixture import SpatialMixture

@@ -9,8 +9,8 @@ import torch
 from data_pipeline.grids.points import Points
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning
-from evaluation.forecast_writer import write_forecasts
 from evaluation.regions import region_weights
+from evaluation.run.forecast_writer import write_forecasts
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from models.distribution import Normal
 from models.members.options import CorrectionOptions

@@ -11,9 +11,9 @@ from memory_archive import GRID
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
+from evaluation.run.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from evaluation.tables.score_json import scores_of
-from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.statistical.raw import Raw

@@ -18,7 +18,7 @@ from evaluation.report.page import page, write_report
 from evaluation.report.provenance import run_facts
 from evaluation.report.score_tables import headline_table, scorecard
 from evaluation.report.tables import format_amount, member_count_table, plain_table
-from evaluation.shown_corrector import lowest_crps
+from evaluation.run.shown_corrector import lowest_crps
 
 BEST = "net <1>"
 FIGURES = {

@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from data_pipeline.common.errors import InputError
+from evaluation.report.shown_data import OPTION, SCORED, VALIDATION
 from evaluation.scoring.scoreboard import judging_score
 from models.corrector import Corrector
 from models.protocol import claims
 from models.provenance.training_dates import SEEN, seen_dates
 
-OPTION, VALIDATION, SCORED = "option", "validation years", "scored years"
-"""How the corrector was chosen."""
 TRAINING = ("data", "members")
 """Provenance that two correctors must share, beside the dates, for their validation scores to be comparable."""
 
