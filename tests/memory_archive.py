@@ -42,7 +42,7 @@ def memory_fields(values, init_times, variables, lead_times):
     meanings = tuple(Meaning.stated(variable, leads) for variable in variables)
     cells = np.arange(np.prod(values.shape[:3])).reshape(values.shape[:3])
     cells = cells[:, [{24: 0, 48: 1}.get(lead, 0) for lead in leads], :, None].repeat(len(variables), axis=-1)
-    reader, numbers = MemoryReader(values.reshape(-1, *GRID.shape)), tuple(range(values.shape[2]))
+    reader, numbers = MemoryReader(values.reshape(-1, *GRID.shape)), tuple(range(1, values.shape[2] + 1))
     return Fields(reader, variables, init_times, leads, numbers, meanings, cells)
 
 

@@ -108,7 +108,7 @@ def _define(
             np.array(forecasts.task.lead_times),
             {"standard_name": "forecast_period", "units": "hours", "dtype": "timedelta64[ns]"},
         ),
-        "number": (np.arange(forecasts.members), {"standard_name": "realization", "units": "1"}),
+        "number": (np.array(forecasts.numbers), {"standard_name": "realization", "units": "1"}),
         "latitude": (np.array(grid.latitudes), {"standard_name": "latitude", "units": "degrees_north"}),
         "longitude": (np.array(grid.longitudes), {"standard_name": "longitude", "units": "degrees_east"}),
     }

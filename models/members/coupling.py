@@ -39,7 +39,8 @@ def written_members(
     """Return the members that `correct` writes for a batch: (M, B, T, H, W) in physical units, with M as in `sample`.
 
     `distribution` is a model's forecast of the targets for `sample`, over (B, T, H, W); with a `Domain`, of this rank's
-    tile. The members are those of `corrected_members`, so they are the same on any mesh and in any run. Where a raw
+    tile. The members are those of `corrected_members`, so they are the same on any mesh and in any run; only the order
+    of raw members that are equal in the single precision of samples may be another than in `correct`. Where a raw
     member of a target is missing, the raw members are returned. A start without all lead times in the batch gets the
     members of `ecc-q` from a method that correlates lead times.
     """

@@ -146,6 +146,7 @@ def test_written_forecasts_have_the_layout_and_the_scores_of_other_programs(emos
     assert members.dims == ("init_time", "lead_time", "number", "latitude", "longitude")
     assert members.dtype == np.float32
     assert members.lead_time.dtype.kind == "m"
+    assert members.number.values.tolist() == [1, 2, 3, 4, 5]  # those of the archive
     np.testing.assert_array_equal(members.init_time, STARTS.astype("datetime64[ns]"))
     # As WeatherBench-X selects a chunk of predictions.
     chunk = members.sel(init_time=members.init_time[:1], lead_time=np.array([48], "timedelta64[h]"))
