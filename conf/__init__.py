@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Reasons = Sequence[str] | None
 READER_ENDED = 141
 """Exit code of a command that writes to a program that has ended: that of the shell for the signal SIGPIPE."""
+_PLACES: dict[str, str] = {}
+"""File and line of each option that a file of options has given."""
 
 
 def build(node: Any, **objects: Any) -> Any:
@@ -120,6 +122,16 @@ def _full_words(words: Sequence[str]) -> list[str]:
     return [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
 
 
+def expand_files(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with the options in its YAML files; errors about these name file and line."""
+    from conf.command_file import words_of_files
+
+    found, places = words_of_files(words)
+    _PLACES.clear()
+    _PLACES.update(places)
+    return found
+
+
 def check_words(name: str, words: Sequence[str]) -> None:
     """Raise the error of `deepweather NAME WORDS` for wrong words, before the verb is imported, which takes seconds."""
     if any(word.startswith("-") for word in words):
@@ -190,8 +202,12 @@ def reporting() -> Iterator[None]:
 
 def leave(error: InputError) -> NoReturn:
     """Print the error as one line and exit."""
+    text = " ".join(str(error).split())
+    text += "".join(
+        f" ({place})" for key, place in _PLACES.items() if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text)
+    )
     # One write: a launcher compares whole lines, and the process may be killed.
-    print(f"error: {' '.join(str(error).split())}\n", end="", file=sys.stderr, flush=True)
+    print(f"error: {text}\n", end="", file=sys.stderr, flush=True)
     if interruption.requested():
         interruption.end_soon(error.exit_code)
     sys.exit(error.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +16,12 @@ _FOLDER = Path(__file__).parent
 def help_text(verb: str, words: Sequence[str] = ()) -> str:
     """Return the help of `deepweather VERB`; `words` such as `model=mlp` choose the files whose options it lists.
 
-    Options that are rarely changed are listed with the word `all`.
+    Options that are rarely changed are listed with the word `all`. With the word `schema`, it is a JSON schema.
     """
+    if "schema" in words:
+        from conf.option_schema import option_schema
+
+        return json.dumps(option_schema(verb), indent=1)
     own = read_option_file(_FOLDER / f"{verb}.yaml")
     lines = [f"usage: {own.about}", "", "Options, KEY=VALUE, with their defaults (??? must be given):", ""]
     listed = list(own.options)
@@ -24,7 +29,7 @@ def help_text(verb: str, words: Sequence[str] = ()) -> str:
     given = dict(word.split("=", 1) for word in words if "=" in word)
     for place, default in own.groups.items():
         name, _, prefix = place.partition("@")
-        files = _files_of(name)
+        files = files_of(name)
         chosen = given.get(name, default)
         if chosen is not None and chosen not in files:
             raise InputError(f"there is no {name} {chosen}; choose one of {', '.join(files)}")
@@ -47,7 +52,7 @@ def _options(options: Sequence[Option], prefix: str = "", *, rare: bool) -> list
     ]
 
 
-def _files_of(group: str) -> dict[str, OptionFile]:
+def files_of(group: str) -> dict[str, OptionFile]:
     """Return the files of a group by the names that choose them; those of installed packages come last."""
     found = {}
     for folder in (_FOLDER, *conf_folders(_FOLDER).values()):

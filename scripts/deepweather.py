@@ -1,4 +1,4 @@
-"""The command `deepweather VERB [option=value ...]`, and the names of `import deepweather as dw`; see docs/python.md.
+"""The command `deepweather VERB [FILE.yaml] [option=value ...]`, and the names of `import deepweather as dw`.
 
 A name is imported when it is first used, so that `import deepweather` takes milliseconds and needs no PyTorch.
 """
@@ -58,10 +58,11 @@ VERBS = {
     "monitor": ("evaluation.monitor", "score corrected forecasts as analyses arrive, and give alarms"),
     "submit": ("conf.submit", "run one of these verbs as a job of Slurm"),
 }
-USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
+USAGE = "usage: deepweather VERB [FILE.yaml] [option=value ...]\n\n" + "\n".join(
     [
         *(f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()),
-        "\n`deepweather VERB --help` lists a verb's options, `--help all` those rarely changed, too.",
+        "\n`deepweather VERB --help` lists a verb's options, `--help all` those rarely changed, too;",
+        "`--help schema` prints a JSON schema of FILE.yaml for editors.",
     ]
 )
 PRINTED_BY_HYDRA = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc"}
@@ -88,7 +89,7 @@ def main() -> None:
     # Before imports that take time, such as numpy.
     interruption.install(at_once=True)
     atexit.register(interruption.ignore)
-    from conf import check_words, print_options, reporting
+    from conf import check_words, expand_files, print_options, reporting
     from data_pipeline.common.progress import show_progress
 
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "help"):
@@ -99,7 +100,8 @@ def main() -> None:
     if verb not in VERBS:
         sys.exit(_unknown(verb))
     mark_begin()
-    words = sys.argv[2:]
+    with reporting():
+        words = sys.argv[2:] = expand_files(sys.argv[2:])
     # Before the verb is imported, which takes seconds where it needs PyTorch.
     if {*words} & {"-h", "--help"}:
         from conf.help_text import help_text

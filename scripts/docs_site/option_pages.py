@@ -31,7 +31,7 @@ SINGLE = ("trainer", "cache")
 INDEX = """# Options
 
 For users who look up an option: its name, its default and its meaning. These pages are made from the files in `conf/`, which the commands read.
-`deepweather VERB --cfg job` prints all options of a command with their values.
+`deepweather VERB --cfg job` prints all options of a command with their values. They may stand in [a file](/operations.md#options-in-a-file).
 
 | verb | purpose |
 |---|---|
