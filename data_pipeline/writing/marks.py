@@ -6,14 +6,15 @@ Marks are set in the bytes of a message, because ecCodes would pack the values a
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 import eccodes
 
 from data_pipeline.common.checks import check_boolean, check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.headers import GRIB1_BITMAP, GRIB1_GRID
-from data_pipeline.formats.grib.keys import opened
+from data_pipeline.formats.grib.keys import get_text, opened
+from data_pipeline.writing.encode import rank_of_key
 
 TEMPLATES = ("same", "postprocessed")
 POSTPROCESSED_TEMPLATES = {0: 70, 1: 71, 8: 72, 11: 73}
@@ -28,6 +29,21 @@ IDENTITY = (
     "level", "number", "numberOfForecastsInEnsemble", "expver", "stream", "class", "gridType", "numberOfPoints",
 )  # fmt: skip
 """Keys by which cfgrib, MARS and `grib_ls` find and name fields."""
+CONTENT = (
+    "edition", "paramId", "units", "dataType", "dataDate", "dataTime", "stepRange", "stepType", "typeOfLevel", "level",
+    "number", "numberOfForecastsInEnsemble", "productDefinitionTemplateNumber", "derivedForecast", "quantileValue",
+    "totalNumberOfQuantiles", "probabilityType", "lowerLimit", "upperLimit",
+)  # fmt: skip
+"""Keys that say which field a message holds, beside its grid and its values."""
+ALIASES = (
+    "shortName", "name", "param", "parameterCategory", "parameterNumber", "indicatorOfParameter", "discipline",
+    "date", "time", "step", "startStep", "endStep", "forecastTime", "indicatorOfUnitOfTimeRange", "stepUnits",
+    "validityDate", "validityTime", "year", "month", "day", "hour", "minute", "second", "type", "marsType",
+    "levtype", "levelist", "perturbationNumber", "typeOfEnsembleForecast", "grid", "gridType", "Ni", "Nj", "values",
+    "packingType", "bitsPerValue", "decimalPrecision", "decimalScaleFactor", "bitmapPresent", "missingValue",
+)  # fmt: skip
+"""Other names of keys that say which field a message holds; `with_keys` finds those that are not named here."""
+KeyValue = str | int | float
 
 
 class SectionError(ValueError):
@@ -35,12 +51,12 @@ class SectionError(ValueError):
 
 
 class HeaderMarks:
-    """Changes the headers of corrected messages, by the options `template` and `mark` of `correct`."""
+    """Changes the headers of corrected messages, by the options `template`, `mark` and `keys` of `correct`."""
 
-    def __init__(self, template: str = "same", mark: bool = True) -> None:
+    def __init__(self, template: str = "same", mark: bool = True, keys: Mapping[str, KeyValue] | None = None) -> None:
         check_choice("template", template, TEMPLATES)
         check_boolean("mark", mark)
-        self._postprocessed, self._mark = template == "postprocessed", mark
+        self._postprocessed, self._mark, self._keys = template == "postprocessed", mark, check_keys(keys or {})
         self._checked: set[Hashable] = set()
 
     def __call__(self, message: bytes) -> bytes:
@@ -55,7 +71,69 @@ class HeaderMarks:
             if kind not in self._checked:
                 _check_identity(message, new)
                 self._checked.add(kind)
-        return new
+        return with_keys(new, self._keys)
+
+    def of_product(self, header: Callable[[bytes], bytes], message: bytes) -> bytes:
+        """Return the message of a member with the `header` of a product, and the marks and keys of a corrected one."""
+        new = header(message)
+        return with_keys(marked(new) if self._mark else new, self._keys)
+
+
+def check_keys(keys: object) -> Mapping[str, KeyValue]:
+    """Return the option `keys`; raise `InputError` unless it maps names of ecCodes keys to texts and numbers."""
+    if not isinstance(keys, Mapping):
+        raise InputError(f"keys must map ecCodes keys to values, such as {{expver: '0079'}}, got {keys!r}")
+    for name, value in keys.items():
+        if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, KeyValue):
+            raise InputError(f"keys: {name!r} has {value!r}; name a key of ecCodes and give it a text or a number")
+        if name in (*CONTENT, *ALIASES):
+            raise InputError(
+                f"keys: {name} says which field a message holds, and the corrected field is another one than "
+                f"{name}={value!r} says; leave it out"
+            )
+    return keys
+
+
+def with_keys(message: bytes, keys: Mapping[str, KeyValue]) -> bytes:
+    """Return a message with other values of ecCodes keys.
+
+    Raises `InputError` for a key or a value that ecCodes does not have in this message, and for one that changes which
+    field the message holds: `CONTENT`, the grid, the values and their packing.
+    """
+    for name in sorted(keys, key=rank_of_key):
+        value, before = keys[name], _content(message)
+        with opened(message) as handle:
+            try:
+                eccodes.codes_set(handle, name, value)
+                found = eccodes.codes_get(handle, name, type(value))
+            except eccodes.CodesInternalError as error:
+                raise InputError(
+                    f"keys: ecCodes cannot set {name}={value!r} in the messages of {before['paramId']} ({error}); "
+                    "correct the key, or leave it out"
+                ) from None
+            message = eccodes.codes_get_message(handle)
+        if found != value:
+            raise InputError(f"keys: ecCodes reads {name}={found!r} after {name}={value!r} was set; write this value")
+        after = _content(message)
+        if changed := [key for key in before if before[key] != after[key]]:
+            raise InputError(
+                f"keys: {name}={value!r} changes {changed[0]} of a corrected message, which then holds another field "
+                "than it says; leave it out"
+            )
+    return message
+
+
+def _content(message: bytes) -> dict[str, object]:
+    """Return what a message says about its field: `CONTENT`, and the bytes of its grid, bitmap, packing and values."""
+    starts = section_starts(message)
+    numbers = (2, 3, 4) if message[7] == 1 else (3, 5, 6, 7)
+    found: dict[str, object] = {}
+    for number in numbers:
+        at = starts.get(number, 0)
+        length = int.from_bytes(message[at : at + (3 if message[7] == 1 else 4)], "big") if at else 0
+        found[f"section {number}"] = message[at : at + length]
+    with opened(message) as handle:
+        return found | {key: get_text(handle, key) for key in CONTENT}
 
 
 def marked(message: bytes) -> bytes:
