@@ -113,7 +113,10 @@ def with_keys(message: bytes, keys: Mapping[str, KeyValue]) -> bytes:
                 ) from None
             message = eccodes.codes_get_message(handle)
         if found != value:
-            raise InputError(f"keys: ecCodes reads {name}={found!r} after {name}={value!r} was set; write this value")
+            raise InputError(
+                f"keys: ecCodes reads {name}={found!r} where {name}={value!r} was set; write the value as grib_ls "
+                "prints it, such as '0079' for an expver"
+            )
         after = _content(message)
         if changed := [key for key in before if before[key] != after[key]]:
             raise InputError(

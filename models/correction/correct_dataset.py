@@ -282,13 +282,14 @@ class _DatasetCorrection:
         out = {one: np.full(array.shape, np.nan, array.dtype) for one, array in arrays.items()}
         problems: list[str] = []
         untrained: list[str] = []
+        raw_kept = 0
         with self.lock, Progress("correct: forecast", len(inputs.init_times) * len(leads)) as progress:
             for i, start in enumerate(inputs.init_times):
                 for j in range(len(leads)):
                     found = pipeline.correct(i, j, SharedReading())
                     assert found is not None  # this process is the first rank
                     assert found.members is not None
-                    allowed = found.method == "corrector"
+                    allowed, raw_kept = found.method == "corrector", raw_kept + (found.method == "raw")
                     problems += () if allowed else found.problems
                     untrained += [one.partition(": ")[2] for one in found.problems[:1] if allowed]
                     if not self.options.only_products and len(found.members) != out[task.targets[0]].shape[2]:
@@ -305,6 +306,8 @@ class _DatasetCorrection:
         if untrained:
             total = len(inputs.init_times) * len(leads)
             problems.append(untrained_sentence("the dataset", len(untrained), total, untrained[0]))
+        if self.products and raw_kept:
+            problems.append(f"{raw_kept} forecasts keep their raw members and have no products")
         for sentence in (*gaps.sentences(), *problems):
             warnings.warn(sentence, UserWarning, stacklevel=5)
         return {one: array.copy(data=out[one]) for one, array in arrays.items()}
@@ -443,7 +446,7 @@ def _of_user(array: xr.DataArray, target: Variable, dataset: xr.Dataset, forecas
     made = array.isel(latitude=slice(None, None, -1)) if forecasts.flipped else array
     made = made.expand_dims(level=[target.level]) if target.level else made
     own = dataset[name].values[[leads.index(lead) for lead in made.lead_time.values.tolist()]]
-    made = made.assign_coords(lead_time=own)
+    made = made.assign_coords(lead_time=("lead_time", own, dataset[name].attrs))
     return made.rename({role: given for role, given in forecasts.own_names.items() if role in made.dims})
 
 

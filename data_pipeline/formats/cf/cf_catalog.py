@@ -322,6 +322,7 @@ def _everything(
     files: str, blocks: Sequence[FieldBlock], refused: Sequence[RefusedVariable], there: set[Variable], surface: bool
 ) -> tuple[Variable, ...]:
     """Return all variables. Variables with levels get every pressure level that occurs in the files."""
+    refused = [one for one in refused if not (one.product and there)]
     if refused and not (surface and any(not variable.level for variable in there)):
         raise InputError(refused[0].reason)
     if not surface and (unnamed := [block for block in blocks if None in block.variables]):

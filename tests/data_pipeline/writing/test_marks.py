@@ -138,6 +138,7 @@ def test_keys_change_a_header_and_no_field(edition):
     ("keys", "sentence"),
     [
         ({"nothing": 1}, "ecCodes cannot set nothing=1 in the messages of 167"),
+        ({"expver": 79}, "keys: ecCodes reads expver=.* where expver=79 was set; write the value as grib_ls prints it"),
         ({"class": "zz"}, "keys: ecCodes (cannot set class='zz'|reads class=)"),
         ({"expver": "00790"}, "keys: ecCodes (cannot set expver='00790'|reads expver=)"),
         ({"step": 24}, "keys: step says which field a message holds"),

@@ -210,6 +210,7 @@ def test_readers_take_no_product_for_a_member(kind, corrector, inputs, tmp_path)
         run(corrector, folder / source, outputs[name], CorrectionOptions(**options))
     plain, both = (open_ensemble(outputs[name], TASK.targets, LEADS, chunks=None) for name in ("plain", "both"))
     xr.testing.assert_equal(both, plain)
+    assert {"2t", "t", "10si"} == {*open_ensemble(outputs["both"])}
     with pytest.raises(InputError, match=r"that correct has written|has 2t only as 4 x quantile of 2t"):
         open_ensemble(outputs["alone"], TASK.targets, LEADS)
     for name in ("plain", "both"):
