@@ -6,7 +6,7 @@ Marks are set in the bytes of a message, because ecCodes would pack the values a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import eccodes
 
@@ -35,6 +35,8 @@ CONTENT = (
     "totalNumberOfQuantiles", "probabilityType", "lowerLimit", "upperLimit",
 )  # fmt: skip
 """Keys that say which field a message holds, beside its grid and its values."""
+CHANGING = ("dataDate", "dataTime", "stepRange", "number")
+"""Those in which messages of one kind differ; ecCodes takes a millisecond for a key."""
 ALIASES = (
     "shortName", "name", "param", "parameterCategory", "parameterNumber", "indicatorOfParameter", "discipline",
     "date", "time", "step", "startStep", "endStep", "forecastTime", "indicatorOfUnitOfTimeRange", "stepUnits",
@@ -58,6 +60,7 @@ class HeaderMarks:
         check_boolean("mark", mark)
         self._postprocessed, self._mark, self._keys = template == "postprocessed", mark, check_keys(keys or {})
         self._checked: set[Hashable] = set()
+        self._keyed: set[Hashable] = set()
 
     def __call__(self, message: bytes) -> bytes:
         """Return the message, which holds one field, with the headers of a corrected message.
@@ -71,12 +74,21 @@ class HeaderMarks:
             if kind not in self._checked:
                 _check_identity(message, new)
                 self._checked.add(kind)
-        return with_keys(new, self._keys)
+        return self._with_keys(new, None)
 
     def of_product(self, header: Callable[[bytes], bytes], message: bytes) -> bytes:
         """Return the message of a member with the `header` of a product, and the marks and keys of a corrected one."""
         new = header(message)
-        return with_keys(marked(new) if self._mark else new, self._keys)
+        return self._with_keys(marked(new) if self._mark else new, header)
+
+    def _with_keys(self, message: bytes, header: Hashable) -> bytes:
+        """Return the message with the option `keys`, which are compared in full once for each kind of message."""
+        if not self._keys:
+            return message
+        kind = _kind(message), header
+        new = with_keys(message, self._keys, CHANGING if kind in self._keyed else CONTENT)
+        self._keyed.add(kind)
+        return new
 
 
 def check_keys(keys: object) -> Mapping[str, KeyValue]:
@@ -94,49 +106,49 @@ def check_keys(keys: object) -> Mapping[str, KeyValue]:
     return keys
 
 
-def with_keys(message: bytes, keys: Mapping[str, KeyValue]) -> bytes:
+def with_keys(message: bytes, keys: Mapping[str, KeyValue], content: Sequence[str] = CONTENT) -> bytes:
     """Return a message with other values of ecCodes keys.
 
     Raises `InputError` for a key or a value that ecCodes does not have in this message, and for one that changes which
-    field the message holds: `CONTENT`, the grid, the values and their packing.
+    field the message holds: the keys `content`, the grid, the values and their packing.
     """
-    for name in sorted(keys, key=rank_of_key):
-        value, before = keys[name], _content(message)
-        with opened(message) as handle:
+    with opened(message) as handle:
+        for name in sorted(keys, key=rank_of_key):
+            value = keys[name]
             try:
                 eccodes.codes_set(handle, name, value)
                 found = eccodes.codes_get(handle, name, type(value))
             except eccodes.CodesInternalError as error:
                 raise InputError(
-                    f"keys: ecCodes cannot set {name}={value!r} in the messages of {before['paramId']} ({error}); "
+                    f"keys: ecCodes cannot set {name}={value!r} in a message like those of the output ({error}); "
                     "correct the key, or leave it out"
                 ) from None
-            message = eccodes.codes_get_message(handle)
-        if found != value:
-            raise InputError(
-                f"keys: ecCodes reads {name}={found!r} where {name}={value!r} was set; write the value as grib_ls "
-                "prints it, such as '0079' for an expver"
-            )
-        after = _content(message)
-        if changed := [key for key in before if before[key] != after[key]]:
-            raise InputError(
-                f"keys: {name}={value!r} changes {changed[0]} of a corrected message, which then holds another field "
-                "than it says; leave it out"
-            )
-    return message
+            if found != value:
+                raise InputError(
+                    f"keys: ecCodes reads {name}={found!r} where {name}={value!r} was set; write the value as grib_ls "
+                    "prints it, such as '0079' for an expver"
+                )
+        new: bytes = eccodes.codes_get_message(handle)
+    before, after = _content(message, content), _content(new, content)
+    if changed := [key for key in before if before[key] != after[key]]:
+        for name in keys if len(keys) > 1 else ():
+            with_keys(message, {name: keys[name]}, content)  # raises for the key that changes the field
+        raise InputError(
+            f"keys: {', '.join(f'{name}={value!r}' for name, value in keys.items())} changes {changed[0]} of a "
+            "corrected message, which then holds another field than it says; leave it out"
+        )
+    return new
 
 
-def _content(message: bytes) -> dict[str, object]:
-    """Return what a message says about its field: `CONTENT`, and the bytes of its grid, bitmap, packing and values."""
-    starts = section_starts(message)
-    numbers = (2, 3, 4) if message[7] == 1 else (3, 5, 6, 7)
+def _content(message: bytes, keys: Sequence[str]) -> dict[str, object]:
+    """Return what a message says about its field: `keys`, and the bytes of its grid, bitmap, packing and values."""
+    starts, width = section_starts(message), 3 if message[7] == 1 else 4
     found: dict[str, object] = {}
-    for number in numbers:
-        at = starts.get(number, 0)
-        length = int.from_bytes(message[at : at + (3 if message[7] == 1 else 4)], "big") if at else 0
-        found[f"section {number}"] = message[at : at + length]
+    for number in (2, 3, 4) if message[7] == 1 else (3, 5, 6, 7):
+        if at := starts.get(number):
+            found[f"section {number}"] = message[at : at + int.from_bytes(message[at : at + width], "big")]
     with opened(message) as handle:
-        return found | {key: get_text(handle, key) for key in CONTENT}
+        return found | {key: get_text(handle, key) for key in keys}
 
 
 def marked(message: bytes) -> bytes:

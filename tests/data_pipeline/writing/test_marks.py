@@ -137,7 +137,7 @@ def test_keys_change_a_header_and_no_field(edition):
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"nothing": 1}, "ecCodes cannot set nothing=1 in the messages of 167"),
+        ({"nothing": 1}, "ecCodes cannot set nothing=1"),
         ({"expver": 79}, "keys: ecCodes reads expver=.* where expver=79 was set; write the value as grib_ls prints it"),
         ({"class": "zz"}, "keys: ecCodes (cannot set class='zz'|reads class=)"),
         ({"expver": "00790"}, "keys: ecCodes (cannot set expver='00790'|reads expver=)"),
@@ -153,6 +153,16 @@ def test_keys_change_a_header_and_no_field(edition):
 def test_a_key_that_does_not_exist_or_makes_a_message_lie_is_refused(keys, sentence):
     with pytest.raises(InputError, match=sentence):
         HeaderMarks(keys=keys)(message(1, **ECMWF))
+
+
+def test_a_key_that_suits_the_first_message_only_is_refused():
+    marks_of_seven, old = HeaderMarks(keys={"mars.number": 7}), message(1, **ECMWF)
+    assert keys_of(marks_of_seven(old), "number") == ["7"]
+    handle = eccodes.codes_new_from_message(old)
+    eccodes.codes_set(handle, "perturbationNumber", 8)
+    with pytest.raises(InputError, match=r"keys: mars.number=7 changes number"):
+        marks_of_seven(eccodes.codes_get_message(handle))
+    eccodes.codes_release(handle)
 
 
 # Ensemble statistics

@@ -130,7 +130,7 @@ def test_keys_are_those_of_corrected_messages_and_products(tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"keys": {"expverr": "0079"}}, "keys: ecCodes cannot set expverr='0079' in the messages of 167"),
+        ({"keys": {"expverr": "0079"}}, "keys: ecCodes cannot set expverr='0079'"),
         ({"keys": {"expver": "0079"}, "member_count": 2}, "keys: ecCodes cannot set expver='0079'"),
         ({"members": "none"}, "members=none writes products alone, and there are none; name them, or members"),
         ({"members": "none", "products": ("mean",), "member_count": 2}, "member_count=2 has no effect with"),
