@@ -15,7 +15,6 @@ from data_pipeline.common.files import remove_abandoned_files
 from data_pipeline.formats.grib import Lattice
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.names import MessageNames
-from data_pipeline.task import Variable
 from data_pipeline.writing import (
     Edit,
     HeaderMarks,
@@ -45,8 +44,6 @@ def write_grib(
     grid that differs from the corrector's, and a sentence about new messages. Files that a killed run left beside the
     outputs are removed.
     """
-    only_products = pipelines[0].options.only_products
-    variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
     for folder in {output.parent for output in outputs}:
         if folder.is_dir():
             remove_abandoned_files(folder)
@@ -64,42 +61,39 @@ def write_grib(
         written = []
         for group, output in zip(groups, outputs, strict=True):
             audit: dict[str, Any] = {}
-            check = partial(_check_copy, audit, output, group, variables, names)
-            if only_products:
-                check = partial(_check_products, audit, output, pipelines)
-            count = rewrite(group, output, correction, names, check, only_products)
+            check = partial(_check, audit, output, group, pipelines, names)
+            count = rewrite(group, output, correction, names, check, pipelines[0].options.only_products)
             written.append(WrittenFile(output, group, count, audit))
     return written, [sentence for editor in editors for sentence in editor.sentences()]
 
 
-def _check_copy(
+def _check(
     audit: dict[str, Any],
     output: Path,
     inputs: Sequence[Path],
-    variables: Sequence[Variable],
+    pipelines: CorrectionPipelines,
     names: Mapping[str, str] | None,
     unfinished: Path,
     sha256: str,
 ) -> None:
-    """Put SHA-256 and `read_back` of an unfinished output into `audit`; raise unless it has all messages."""
-    audit.update(read_back(unfinished, inputs, variables, names), sha256=sha256)
-    if not audit["headers"]:
-        raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
-    sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
+    """Put SHA-256 and `read_back` of an unfinished output into `audit`; raise unless it has all messages.
 
-
-def _check_products(
-    audit: dict[str, Any], output: Path, pipelines: CorrectionPipelines, unfinished: Path, sha256: str
-) -> None:
-    """Put the SHA-256 of an unfinished output of products alone into `audit`; raise if it is empty."""
-    pipelines.refuse_nothing(output)
-    if not unfinished.stat().st_size:
-        raise InputError(
-            f"{output} would have no products: each follows the first member of its forecast, which is in another "
-            "input; name one file as output"
-        )
+    An output of products alone is compared with no input, and must not be empty.
+    """
     audit.update(sha256=sha256)
-    sidecar_path(output).unlink(missing_ok=True)
+    if pipelines[0].options.only_products:
+        pipelines.refuse_nothing(output)
+        if not unfinished.stat().st_size:
+            raise InputError(
+                f"{output} would have no products: each follows the first member of its forecast, which is in another "
+                "input; name one file as output"
+            )
+    else:
+        variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
+        audit.update(read_back(unfinished, inputs, variables, names))
+        if not audit["headers"]:
+            raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
+    sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
 
 
 class PipelineEditor:
