@@ -24,6 +24,9 @@ from models.correction.pipeline import CorrectionPipelines
 BITS = 24
 """Bits of a packed value, as many as the significand of single precision."""
 
+_LOCAL = ("centre", "setLocalDefinition", "localDefinitionNumber")
+"""Keys that give a message the local section of a centre; all other keys may belong to this section."""
+
 
 def write_new_grib(pipelines: CorrectionPipelines, forecasts: Sequence[Path], output: Path) -> tuple[int, list[str]]:
     """Write the corrected members to a new GRIB2 file; return their number, and notes.
@@ -35,9 +38,14 @@ def write_new_grib(pipelines: CorrectionPipelines, forecasts: Sequence[Path], ou
         if isinstance(grid := pipeline.engine.description.grid, Points):
             raise InputError(f"{forecasts[0]} has {grid}, which GRIB cannot hold here; write NetCDF with format=netcdf")
     written: list[Message] = []
-    header = HeaderMarks(mark=pipelines[0].options.mark, keys=pipelines[0].options.keys)
+    keys_given = pipelines[0].options.keys
+    local = {name: keys_given[name] for name in _LOCAL if name in keys_given}
+    further = {name: value for name, value in keys_given.items() if name not in local}
+    header = HeaderMarks(mark=pipelines[0].options.mark, keys=further)
     messages_written = 0
-    encoders = [Encoder(pipeline.engine.description.grid, edition=2) for pipeline in pipelines]
+    # In a local section, a message without a type would be an analysis.
+    local |= {"type": "pf"} if "localDefinitionNumber" in local else {}
+    encoders = [Encoder(pipeline.engine.description.grid, edition=2, **local) for pipeline in pipelines]
     with atomic_path(output) as partial:
         with partial.open("wb") as file:
             for number, corrected in corrected_forecasts(pipelines):

@@ -125,6 +125,12 @@ def test_keys_are_those_of_corrected_messages_and_products(tmp_path):
         make_corrector(), source, tmp_path / "few", options=CorrectionOptions(member_count=2, keys={"subCentre": 7})
     )
     assert [keys for keys, _ in read(tmp_path / "few", "subCentre")] == [["7"]] * 2
+    local = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "stream": "enfo", "expver": "0079"}
+    options = CorrectionOptions(member_count=2, products=("mean",), keys=local)
+    correct(make_corrector(), source, tmp_path / "local", options=options)
+    found = [keys for keys, _ in read(tmp_path / "local", "centre", "stream", "expver", "type")]
+    assert found == [["ecmf", "enfo", "0079", kind] for kind in ("pf", "em", "pf")]
+    assert open_ensemble(tmp_path / "local", ["2t"], chunks=None).sizes["number"] == 2
 
 
 @pytest.mark.parametrize(
