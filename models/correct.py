@@ -86,6 +86,7 @@ def correct_cycle(
         conformal=layers,
         template=options["template"],
         mark=options["mark"],
+        keys=options["keys"] or {},
         products=product_texts(options["products"]),
     )
     summary = correct_files(
@@ -101,7 +102,8 @@ def correct_cycle(
     )
     what = "messages" if cycle.output_type == "grib" else "fields"
     others = ", all others copied unchanged" if summary.copied else ""
-    say(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
+    done = "products written" if made.only_products else f"{what} corrected"
+    say(f"{name_files(outputs)}: {summary.messages} {done} ({parts}){others}")
     for note in [*summary.notes, *notes]:
         say(note)
     return [f"{name_files(outputs)}: {problem}" for problem in summary.problems]
@@ -237,8 +239,6 @@ def product_texts(value: object) -> tuple[str, ...]:
     listed = value if isinstance(value, list) else [] if value is None else [value]
     if wrong := [one for one in listed if not isinstance(one, str)]:
         raise InputError(f"products must be a list of texts, got {wrong[0]!r}; {EXAMPLES}")
-    if len(set(listed)) < len(listed):
-        raise InputError("products names a field twice; name each once")
     return tuple(listed)
 
 

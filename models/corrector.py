@@ -148,6 +148,7 @@ class Corrector(nn.Module):
         members: str = "ecc-q",
         member_count: int | None = None,
         quantile_levels: str = "hazen",
+        products: Sequence[str] | None = None,
         history: str | Sequence[str] | None = None,
         reforecasts: str | Sequence[str] | None = None,
         stations: Points | None = None,
@@ -180,6 +181,7 @@ class Corrector(nn.Module):
             TorchEngine.of(self, device), dataset, analysis, names, guard, history, reforecasts,
             stations=stations, static_fields=static_fields,
             members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
+            products=products,
         )  # fmt: skip
 
     def on(self, domain: Grid | Domain) -> Corrector:

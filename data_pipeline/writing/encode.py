@@ -73,7 +73,7 @@ class Encoder:
 
     def _set(self, keys: dict[str, object]) -> int:
         """Return a handle with exactly `keys`; only the first changed key and the keys after it are set."""
-        keys = {name: keys[name] for name in sorted(keys, key=_rank) if name != "bitsPerValue"}
+        keys = {name: keys[name] for name in sorted(keys, key=rank_of_key) if name != "bitsPerValue"}
         if self._handle is None or list(keys) != list(self._current):
             self._forget()
             self._handle = eccodes.codes_new_from_message(self._template)
@@ -100,7 +100,8 @@ class Encoder:
         self._forget()
 
 
-def _rank(name: str) -> int:
+def rank_of_key(name: str) -> int:
+    """Return the place of a key in the order in which keys must be set; see `ORDER`."""
     return ORDER.index(name) if name in ORDER else -1
 
 

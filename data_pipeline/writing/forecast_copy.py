@@ -24,7 +24,8 @@ from data_pipeline.formats.netcdf.file import NetCDFFile, library_lock
 from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog
 from data_pipeline.grid import COORDINATE_TOLERANCE
 from data_pipeline.task import Variable
-from data_pipeline.writing.value_packing import LIMITS, ValuePacking
+from data_pipeline.writing.product import Product, ProductVariable
+from data_pipeline.writing.value_packing import FILL, LIMITS, ValuePacking
 
 FIELD = np.dtype([("init", "i8"), ("lead", "i8"), ("number", "i8"), ("interval", "i8"), ("field", "i8")])
 """Start (seconds since 1970), lead time (minutes), member, interval (minutes) and position of a field."""
@@ -51,6 +52,16 @@ class ForecastCopy:
                 rows["init"], rows["lead"], rows["interval"] = block.times[:3]
                 rows["number"], rows["field"] = block.numbers, np.arange(len(rows))
                 yield number, rows[block.fields_of(variable)]
+
+    def define_products(self, block: int, products: Sequence[Product]) -> None:
+        """Define the variables of products of a block; all their values are missing."""
+        with library_lock():
+            self._writers[block].define_products(products)
+
+    def put_product(self, block: int, field: int, product: Product, values: np.ndarray) -> None:
+        """Write a product (H, W), in the units of the file, of the forecast that has `field` of a block."""
+        with library_lock():
+            self._writers[block].put_product(field, product, values)
 
     def put(self, block: int, fields: Sequence[int], values: np.ndarray) -> None:
         """Write some fields (n, H, W) of a block; NaN is missing."""
@@ -144,6 +155,9 @@ class _BlockWriter:
         self.lowest, self.highest = np.inf, -np.inf
         self.spool: Any = None
         self.waiting: dict[int, int] = {}
+        self.products: dict[str, ProductVariable] = {}
+        self.product_dimensions: dict[str, tuple[str, list[str]]] = {}
+        """The dimension of levels or thresholds, and all dimensions, of each variable of products."""
         self.memory: np.ndarray | None = None
         """The variable's stored values, with changes of `_write`: each write of the library takes 0.5 ms."""
 
@@ -172,6 +186,54 @@ class _BlockWriter:
                 self.spool.write(np.ascontiguousarray(values).data)
         except OSError as error:
             raise disk_error(error, self.folder) or error from None
+
+    def define_products(self, products: Sequence[Product]) -> None:
+        """Define variables with the dimensions of the block's, and their levels or thresholds in place of members."""
+        dataset, data, header = self.variable.group(), self.block.data, self.block.header
+        member = header.coordinate(data, "number") or header.coordinate(data, "quantile")
+        of_times = {name for one in self.block.time.coordinates for name in one.dimensions}
+        members = {*(member.dimensions if member else ())} & {*self.block.outer} - of_times
+        coordinates = [name for name in data.coordinate_names if member is None or name != member.name]
+        about = {"GRIB_shortName": self.block.short_name, **data.attributes}
+        self.products = ProductVariable.of(data.name, products)
+        for one in self.products.values():
+            axis = one.axis
+            while axis in dataset.dimensions and not (
+                axis in dataset.variables and np.array_equal(dataset[axis][...], one.values)
+            ):
+                axis += "_b"
+            if axis and axis not in dataset.dimensions:
+                self._create(axis, "f8", (axis,), one.axis_attributes(about), {axis: len(one.values)})[...] = one.values
+            names = [name for name in data.dimensions if name not in members]
+            if axis:
+                names.insert(min(map(data.dimensions.index, members or self.block.across), default=len(names)), axis)
+            attributes = one.attributes(about) | ({"coordinates": " ".join(coordinates)} if coordinates else {})
+            self._create(one.name, "f4", names, attributes, fill=FILL)[...] = FILL
+            self.product_dimensions[one.name] = axis, names
+
+    def _create(
+        self, name: str, kind: str, dimensions: Sequence[str], attributes: Mapping[str, Any],
+        sizes: Mapping[str, int] | None = None, fill: Any = None,
+    ) -> Any:  # fmt: skip
+        """Define dimensions and a variable of the copy, and return the variable."""
+        dataset = self.variable.group()
+        if name in dataset.variables:
+            raise InputError(f"{self.path} has a variable {name} already; rename it, or leave out products")
+        for dimension, size in (sizes or {}).items():
+            dataset.createDimension(dimension, size)
+        smaller = {} if dataset.data_model.startswith("NETCDF3") or fill is None else {"compression": "zlib"}
+        created = dataset.createVariable(name, kind, dimensions, fill_value=fill, **smaller)
+        created.set_auto_maskandscale(False)
+        created.setncatts(dict(attributes))
+        return created
+
+    def put_product(self, field: int, product: Product, values: np.ndarray) -> None:
+        own = self.products[product.suffix]
+        axis, names = self.product_dimensions[own.name]
+        position = self._position(field) | dict(zip((axis,), own.index(product), strict=False))
+        key = tuple(position.get(name, slice(None)) for name in names)
+        packing = ValuePacking.of(np.dtype("f4"), {"_FillValue": FILL})
+        self.variable.group()[own.name][key] = self._arranged(packing.pack(values))
 
     def finish(self) -> list[str]:
         """Write the waiting fields; return notes on a new packing and on attributes that no longer hold."""
@@ -222,7 +284,14 @@ class _BlockWriter:
         )
 
     def _write(self, field: int, stored: np.ndarray) -> None:
-        """Write one field of stored values (H, W) in the file's order of rows and columns."""
+        """Write one field of stored values (H, W)."""
+        values = self._stored(self._arranged(stored))
+        if self.memory is None and self.variable.size * values.itemsize <= LOADED_BYTES:
+            self.memory = np.asarray(stored_values(self.variable, ...))
+        (self.variable if self.memory is None else self.memory)[self._key(field)] = values
+
+    def _arranged(self, stored: np.ndarray) -> np.ndarray:
+        """Return one field of stored values (H, W) in the file's order of rows and columns."""
         block = self.block
         rows = stored[::-1] if block.horizontal.south_first else stored
         if self.columns is None:
@@ -230,10 +299,7 @@ class _BlockWriter:
         else:
             own = rows[:, self.columns]
         order = [block.across.index(name) for name in block.data.dimensions if name in block.across]
-        values = self._stored(np.ascontiguousarray(own.transpose(order)))
-        if self.memory is None and self.variable.size * values.itemsize <= LOADED_BYTES:
-            self.memory = np.asarray(stored_values(self.variable, ...))
-        (self.variable if self.memory is None else self.memory)[self._key(field)] = values
+        return np.ascontiguousarray(own.transpose(order))
 
     def _flush(self) -> None:
         """Write the values in memory to the file."""
@@ -244,10 +310,15 @@ class _BlockWriter:
     def _stored(self, values: np.ndarray) -> np.ndarray:
         return values.view(self.variable.dtype) if values.dtype.kind == "u" else values
 
+    def _position(self, field: int) -> dict[str, int]:
+        """Return the index of a field along each dimension but those of its cells."""
+        index = np.unravel_index(field, self.block.shape)
+        return {name: int(at) for name, at in zip(self.block.outer, index, strict=True)}
+
     def _key(self, field: int) -> tuple[Any, ...]:
         """Return the index of a field in the variable, with all its cells."""
-        position = dict(zip(self.block.outer, np.unravel_index(field, self.block.shape), strict=True))
-        return tuple(int(position[name]) if name in position else slice(None) for name in self.block.data.dimensions)
+        position = self._position(field)
+        return tuple(position.get(name, slice(None)) for name in self.block.data.dimensions)
 
     def _size(self, name: str) -> int:
         return self.block.data.shape[self.block.data.dimensions.index(name)]

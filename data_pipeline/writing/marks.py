@@ -6,14 +6,15 @@ Marks are set in the bytes of a message, because ecCodes would pack the values a
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import eccodes
 
 from data_pipeline.common.checks import check_boolean, check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.headers import GRIB1_BITMAP, GRIB1_GRID
-from data_pipeline.formats.grib.keys import opened
+from data_pipeline.formats.grib.keys import get_text, opened
+from data_pipeline.writing.encode import rank_of_key
 
 TEMPLATES = ("same", "postprocessed")
 POSTPROCESSED_TEMPLATES = {0: 70, 1: 71, 8: 72, 11: 73}
@@ -28,6 +29,23 @@ IDENTITY = (
     "level", "number", "numberOfForecastsInEnsemble", "expver", "stream", "class", "gridType", "numberOfPoints",
 )  # fmt: skip
 """Keys by which cfgrib, MARS and `grib_ls` find and name fields."""
+CONTENT = (
+    "edition", "paramId", "units", "dataType", "dataDate", "dataTime", "stepRange", "stepType", "typeOfLevel", "level",
+    "number", "numberOfForecastsInEnsemble", "productDefinitionTemplateNumber", "derivedForecast", "quantileValue",
+    "totalNumberOfQuantiles", "probabilityType", "lowerLimit", "upperLimit",
+)  # fmt: skip
+"""Keys that say which field a message holds, beside its grid and its values."""
+CHANGING = ("dataDate", "dataTime", "stepRange", "number")
+"""Those in which messages of one kind differ; ecCodes takes a millisecond for a key."""
+ALIASES = (
+    "shortName", "name", "param", "parameterCategory", "parameterNumber", "indicatorOfParameter", "discipline",
+    "date", "time", "step", "startStep", "endStep", "forecastTime", "indicatorOfUnitOfTimeRange", "stepUnits",
+    "validityDate", "validityTime", "year", "month", "day", "hour", "minute", "second", "type", "marsType",
+    "levtype", "levelist", "perturbationNumber", "typeOfEnsembleForecast", "grid", "gridType", "Ni", "Nj", "values",
+    "packingType", "bitsPerValue", "decimalPrecision", "decimalScaleFactor", "bitmapPresent", "missingValue",
+)  # fmt: skip
+"""Other names of keys that say which field a message holds; `with_keys` finds those that are not named here."""
+KeyValue = str | int | float
 
 
 class SectionError(ValueError):
@@ -35,13 +53,14 @@ class SectionError(ValueError):
 
 
 class HeaderMarks:
-    """Changes the headers of corrected messages, by the options `template` and `mark` of `correct`."""
+    """Changes the headers of corrected messages, by the options `template`, `mark` and `keys` of `correct`."""
 
-    def __init__(self, template: str = "same", mark: bool = True) -> None:
+    def __init__(self, template: str = "same", mark: bool = True, keys: Mapping[str, KeyValue] | None = None) -> None:
         check_choice("template", template, TEMPLATES)
         check_boolean("mark", mark)
-        self._postprocessed, self._mark = template == "postprocessed", mark
+        self._postprocessed, self._mark, self._keys = template == "postprocessed", mark, check_keys(keys or {})
         self._checked: set[Hashable] = set()
+        self._keyed: set[Hashable] = set()
 
     def __call__(self, message: bytes) -> bytes:
         """Return the message, which holds one field, with the headers of a corrected message.
@@ -55,7 +74,81 @@ class HeaderMarks:
             if kind not in self._checked:
                 _check_identity(message, new)
                 self._checked.add(kind)
+        return self._with_keys(new, None)
+
+    def of_product(self, header: Callable[[bytes], bytes], message: bytes) -> bytes:
+        """Return the message of a member with the `header` of a product, and the marks and keys of a corrected one."""
+        new = header(message)
+        return self._with_keys(marked(new) if self._mark else new, header)
+
+    def _with_keys(self, message: bytes, header: Hashable) -> bytes:
+        """Return the message with the option `keys`, which are compared in full once for each kind of message."""
+        if not self._keys:
+            return message
+        kind = _kind(message), header
+        new = with_keys(message, self._keys, CHANGING if kind in self._keyed else CONTENT)
+        self._keyed.add(kind)
         return new
+
+
+def check_keys(keys: object) -> Mapping[str, KeyValue]:
+    """Return the option `keys`; raise `InputError` unless it maps names of ecCodes keys to texts and numbers."""
+    if not isinstance(keys, Mapping):
+        raise InputError(f"keys must map ecCodes keys to values, such as {{expver: '0079'}}, got {keys!r}")
+    for name, value in keys.items():
+        if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, KeyValue):
+            raise InputError(f"keys: {name!r} has {value!r}; name a key of ecCodes and give it a text or a number")
+        if name in (*CONTENT, *ALIASES):
+            raise InputError(
+                f"keys: {name} says which field a message holds, and the corrected field is another one than "
+                f"{name}={value!r} says; leave it out"
+            )
+    return keys
+
+
+def with_keys(message: bytes, keys: Mapping[str, KeyValue], content: Sequence[str] = CONTENT) -> bytes:
+    """Return a message with other values of ecCodes keys.
+
+    Raises `InputError` for a key or a value that ecCodes does not have in this message, and for one that changes which
+    field the message holds: the keys `content`, the grid, the values and their packing.
+    """
+    with opened(message) as handle:
+        for name in sorted(keys, key=rank_of_key):
+            value = keys[name]
+            try:
+                eccodes.codes_set(handle, name, value)
+                found = eccodes.codes_get(handle, name, type(value))
+            except eccodes.CodesInternalError as error:
+                raise InputError(
+                    f"keys: ecCodes cannot set {name}={value!r} in a message like those of the output ({error}); "
+                    "correct the key, or leave it out"
+                ) from None
+            if found != value:
+                raise InputError(
+                    f"keys: ecCodes reads {name}={found!r} where {name}={value!r} was set; write the value as grib_ls "
+                    "prints it, such as '0079' for an expver"
+                )
+        new: bytes = eccodes.codes_get_message(handle)
+    before, after = _content(message, content), _content(new, content)
+    if changed := [key for key in before if before[key] != after[key]]:
+        for name in keys if len(keys) > 1 else ():
+            with_keys(message, {name: keys[name]}, content)  # raises for the key that changes the field
+        raise InputError(
+            f"keys: {', '.join(f'{name}={value!r}' for name, value in keys.items())} changes {changed[0]} of a "
+            "corrected message, which then holds another field than it says; leave it out"
+        )
+    return new
+
+
+def _content(message: bytes, keys: Sequence[str]) -> dict[str, object]:
+    """Return what a message says about its field: `keys`, and the bytes of its grid, bitmap, packing and values."""
+    starts, width = section_starts(message), 3 if message[7] == 1 else 4
+    found: dict[str, object] = {}
+    for number in (2, 3, 4) if message[7] == 1 else (3, 5, 6, 7):
+        if at := starts.get(number):
+            found[f"section {number}"] = message[at : at + int.from_bytes(message[at : at + width], "big")]
+    with opened(message) as handle:
+        return found | {key: get_text(handle, key) for key in keys}
 
 
 def marked(message: bytes) -> bytes:

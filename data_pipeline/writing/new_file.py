@@ -19,17 +19,16 @@ from data_pipeline.grids.points import Points
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import INSTANT, LEVEL_ATTRIBUTE, UNKNOWN, Meaning
 from data_pipeline.variables.parameters import PARAMETERS
-from data_pipeline.writing.value_packing import ValuePacking
+from data_pipeline.writing.product import ProductVariable
+from data_pipeline.writing.value_packing import FILL, ValuePacking
 
-FILL = np.float32(9.969209968386869e36)
-"""The value of missing cells, the default of the NetCDF library."""
 _EPOCH = "hours since 1970-01-01 00:00:00"
 _METHODS = {"instant": "point", "accumulation": "sum", "mean": "mean", "maximum": "maximum", "minimum": "minimum"}
 
 
 @dataclass(frozen=True)
 class NewVariable:
-    """A variable to write: the members of a forecast, or a summary of the members.
+    """A variable to write: the members of a forecast called `name`, or products of them.
 
     `intervals` (minutes) has one entry per lead time, see `Meaning`. `attributes` are added, or replace default ones.
     """
@@ -38,10 +37,10 @@ class NewVariable:
     variable: Variable
     units: str
     intervals: tuple[int, ...]
-    has_members: bool = True
     attributes: Mapping[str, Any] = field(default_factory=dict)
     level: str = ""
     """The level, as in `Meaning`."""
+    products: ProductVariable | None = None
 
     @classmethod
     def of(cls, meaning: Meaning) -> NewVariable:
@@ -147,7 +146,7 @@ class NewForecastFile:
         self._packing = ValuePacking.of(np.dtype("f4"), {"_FillValue": FILL})
         self._single = len(self._starts) == 1
         self._define_times()
-        if any(variable.has_members for variable in variables):
+        if any(variable.products is None for variable in variables):
             self._coordinate(
                 "number", ("number",), self._numbers, "i4", standard_name="realization", units="1", axis="E"
             )
@@ -155,11 +154,11 @@ class NewForecastFile:
         for variable in variables:
             self._define(variable)
 
-    def put(self, name: str, start: np.datetime64, lead: int, values: np.ndarray) -> None:
-        """Write the members (M, H, W) or the summary (H, W) of one forecast; NaN is missing."""
+    def put(self, name: str, start: np.datetime64, lead: int, values: np.ndarray, index: tuple[int, ...] = ()) -> None:
+        """Write the members (M, H, W) of one forecast, or the product (H, W) at an `index`; NaN is missing."""
         cells = values.shape[-2:]
         packed = self._packing.pack(values).reshape(*values.shape[:-2], *self._shape(cells))
-        key: tuple[Any, ...] = (self._leads.index(lead),)
+        key: tuple[Any, ...] = (self._leads.index(lead), *index)
         if not self._single:
             key = (self._starts.index(start.astype("datetime64[s]")), *key)
         self._target.put(name, key, packed)
@@ -234,7 +233,8 @@ class NewForecastFile:
         """Define a variable with its attributes."""
         axis = self._axis(new.intervals)
         variable, known = new.variable, PARAMETERS.get(new.variable.name)
-        dimensions = (axis, *(["number"] if new.has_members else []), *self._cells)
+        across = ("number",) if new.products is None else tuple(filter(None, [new.products.axis]))
+        dimensions = (axis, *across, *self._cells)
         dimensions = dimensions if self._single else ("forecast_reference_time", *dimensions)
         further = []
         if self._single:
@@ -257,7 +257,14 @@ class NewForecastFile:
         attributes["cell_methods"] = f"{time}: {_METHODS[variable.processing]}"
         attributes |= {"coordinates": " ".join(further)} if further else {}
         attributes |= {LEVEL_ATTRIBUTE: new.level} if new.level else {}
-        self._target.create(new.name, "f4", dimensions, attributes | dict(new.attributes), cells=len(self._cells))
+        name = new.name
+        if (products := new.products) is not None:
+            if products.axis and products.axis not in self._target.names:
+                about = products.axis_attributes(attributes)
+                self._coordinate(products.axis, across, products.values, "f8", **about)
+            coordinates = {"coordinates": attributes["coordinates"]} if further else {}
+            attributes, name = products.attributes(attributes) | coordinates, products.name
+        self._target.create(name, "f4", dimensions, attributes | dict(new.attributes), cells=len(self._cells))
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import eccodes
 
@@ -11,6 +10,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.keys import opened
 from data_pipeline.writing.encode import ORDER
 from data_pipeline.writing.marks import postprocessed, template_of
+from data_pipeline.writing.product import Product
 
 PRODUCT_TEMPLATES = {
     "mean": (199, 200), "spread": (199, 200), "quantile": (89, 90), "probability": (201, 202),
@@ -27,16 +27,13 @@ MOST_QUANTILES = 1000
 
 @dataclass(frozen=True)
 class StatisticHeader:
-    """Headers of a statistic: mean, spread, quantile at `level`, or probability above or below `limit`.
+    """Headers of a product, whose threshold is in the units of the messages.
 
-    `limit` is in the units of the messages. Call the object with a member's message to give it the statistic's headers.
+    Call the object with a member's message to give it the product's headers.
     """
 
-    kind: Literal["mean", "spread", "quantile", "probability"]
+    product: Product
     members: int
-    level: float | None = None
-    above: bool = True
-    limit: float | None = None
 
     def __call__(self, message: bytes) -> bytes:
         """Return the message of a member with the headers of the statistic; the values are still the member's.
@@ -45,52 +42,54 @@ class StatisticHeader:
         """
         if message[7] == 1:
             return self._first_edition(message)
+        kind = self.product.kind
         message = postprocessed(message)
         over_time = template_of(message) in (72, 73)
-        keys: dict[str, int] = {"productDefinitionTemplateNumber": PRODUCT_TEMPLATES[self.kind][over_time]}
-        if self.kind in DERIVED_FORECAST:
-            keys |= {"derivedForecast": DERIVED_FORECAST[self.kind], "numberOfForecastsInEnsemble": self.members}
-        elif self.kind == "quantile":
-            keys |= dict(zip(("quantileValue", "totalNumberOfQuantiles"), fraction_of(self.level), strict=True))
+        keys: dict[str, int | None] = {"productDefinitionTemplateNumber": PRODUCT_TEMPLATES[kind][over_time]}
+        if kind in DERIVED_FORECAST:
+            keys |= {"derivedForecast": DERIVED_FORECAST[kind], "numberOfForecastsInEnsemble": self.members}
+        elif kind == "quantile":
+            keys |= dict(zip(("quantileValue", "totalNumberOfQuantiles"), fraction_of(self.product.level), strict=True))
         else:
-            assert self.limit is not None
-            factor, scaled = scaled_limit(self.limit)
-            side, code = ("Lower", ABOVE_LOWER) if self.above else ("Upper", BELOW_UPPER)
+            event = self.product.threshold
+            assert event is not None
+            factor, scaled = scaled_limit(event.value)
+            side, code, unused = ("Lower", ABOVE_LOWER, "Upper") if event.above else ("Upper", BELOW_UPPER, "Lower")
             keys |= {"numberOfForecastsInEnsemble": self.members, "probabilityType": code}
             keys |= {"forecastProbabilityNumber": 0, "totalNumberOfForecastProbabilities": 1}
             keys |= {f"scaleFactorOf{side}Limit": factor, f"scaledValueOf{side}Limit": scaled}
+            keys |= {f"scaleFactorOf{unused}Limit": None, f"scaledValueOf{unused}Limit": None}
         return self._with(message, keys)
 
     def _first_edition(self, message: bytes) -> bytes:
-        if self.kind not in DERIVED_FORECAST:
+        if self.product.kind not in DERIVED_FORECAST:
             raise InputError(
-                f"GRIB1 has no header for a {self.kind}, and the input is GRIB1; convert it with ecCodes' grib_set -s "
-                "edition=2 IN OUT, or remove this product"
+                f"GRIB1 has no header for a {self.product.kind}, and the input is GRIB1; convert it with ecCodes' "
+                "grib_set -s edition=2 IN OUT, or remove this product"
             )
         return self._with(message, {"perturbationNumber": 0})
 
-    def _with(self, message: bytes, keys: dict[str, int]) -> bytes:
+    def _with(self, message: bytes, keys: dict[str, int | None]) -> bytes:
         try:
             with opened(message) as handle:
                 local = eccodes.codes_is_defined(handle, "marsType")
                 if message[7] == 1 and not local:
                     raise InputError(
-                        f"GRIB1 of this centre has no header for an ensemble {self.kind}; convert the input with "
-                        "ecCodes' grib_set -s edition=2 IN OUT, or remove this product"
+                        f"GRIB1 of this centre has no header for an ensemble {self.product.kind}; convert the input "
+                        "with ecCodes' grib_set -s edition=2 IN OUT, or remove this product"
                     )
                 for name in sorted(keys, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
-                    eccodes.codes_set(handle, name, keys[name])
-                if self.kind == "probability":
-                    unused = "Upper" if self.above else "Lower"
-                    eccodes.codes_set_missing(handle, f"scaleFactorOf{unused}Limit")
-                    eccodes.codes_set_missing(handle, f"scaledValueOf{unused}Limit")
+                    if keys[name] is None:
+                        eccodes.codes_set_missing(handle, name)
+                    else:
+                        eccodes.codes_set(handle, name, keys[name])
                 if local:
-                    eccodes.codes_set(handle, "marsType", MARS_TYPE[self.kind])
+                    eccodes.codes_set(handle, "marsType", MARS_TYPE[self.product.kind])
                 found: bytes = eccodes.codes_get_message(handle)
                 return found
         except eccodes.CodesInternalError as error:
             raise InputError(
-                f"a message like those of the input cannot hold a {self.kind} ({error}); remove this product"
+                f"a message like those of the input cannot hold a {self.product.kind} ({error}); remove this product"
             ) from None
 
 

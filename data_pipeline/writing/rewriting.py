@@ -29,7 +29,7 @@ from data_pipeline.formats.grib.scan import damaged_message, scan_messages
 from data_pipeline.formats.grib.table import UNIX_EPOCH, Table
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import INSTANT
-from data_pipeline.writing.encode import MISSING, ORDER
+from data_pipeline.writing.encode import MISSING, rank_of_key
 from data_pipeline.writing.marks import SectionError
 from data_pipeline.writing.regridder import MessageRegridder
 from data_pipeline.writing.repack import missing_values, with_values
@@ -87,6 +87,7 @@ def rewrite(
     correction: Correction,
     names: Mapping[str, str] | None = None,
     before_naming: Callable[[Path, str], None] | None = None,
+    only_added: bool = False,
 ) -> int:
     """Copy all messages of the files `sources` to `target` with the edits of `correction`.
 
@@ -98,7 +99,8 @@ def rewrite(
 
     The file is read back before it gets its name: it must hold all messages, each new field within the precision of its
     packing, and each added message as `NewMessage.holds` states. `names` are the user's names, as in `MessageNames`.
-    `before_naming` is called with the temporary file and its SHA-256 before the file gets its name.
+    `before_naming` is called with the temporary file and its SHA-256 before the file gets its name. With `only_added`,
+    the file gets the added messages and no others.
     """
     target = Path(target)
     paths = [Path(sources)] if isinstance(sources, str | Path) else list(sources)
@@ -114,11 +116,11 @@ def rewrite(
             partial.open("wb") as file, BudgetedPool(BUDGET.total) as pool,
             Progress("writing: message", count) as progress,
         ):  # fmt: skip
-            writer = _EditedFile(file, pool, paths, MessageNames(names or {}), names, correction)
+            writer = _EditedFile(file, pool, paths, MessageNames(names or {}), names, correction, only_added)
             for table in tables:
                 for _ in writer.copy(table):
                     progress.step()
-        messages_written = count + len(writer.added) + writer.statistics
+        messages_written = (0 if only_added else count) + len(writer.added) + writer.statistics
         with Progress(f"checking {target.name}"):
             _check_file(partial, target, messages_written, writer.digest.hexdigest())
         if writer.added and (lost := set(writer.added) - set(_messages(Table.of(partial), writer.own_names))):
@@ -143,8 +145,9 @@ class _EditedFile:
         own_names: MessageNames,
         names: Mapping[str, str] | None,
         correction: Correction,
+        only_added: bool,
     ) -> None:
-        self._file, self._pool, self._paths, self._names = file, pool, paths, names
+        self._file, self._pool, self._paths, self._names, self._only_added = file, pool, paths, names, only_added
         self._correction, self.own_names = correction, own_names
         self.fields, self.statistics, self.digest = 0, 0, running_hash()
         self.added: list[Message] = []
@@ -160,7 +163,7 @@ class _EditedFile:
                 message = _message(self.own_names.variable(kind), kind, record)
                 edit = self._correction(message) if message else None
                 if message is None or edit is None:
-                    self._waiting.append([old])
+                    self._waiting.append([] if self._only_added else [old])
                 else:
                     self.fields += (edit.field is not None) + sum(addition.holds is not None for addition in edit.after)
                     self.added += [addition.holds for addition in edit.after if addition.holds]
@@ -178,7 +181,8 @@ class _EditedFile:
         """Write waiting messages in order until at most `ahead` are left."""
         while len(self._waiting) > ahead:
             first = self._waiting.popleft()
-            for message in first if isinstance(first, list) else first.result():
+            made = first if isinstance(first, list) else first.result()[self._only_added :]
+            for message in made:
                 self.digest.update(message)
                 self._file.write(message)
 
@@ -241,7 +245,7 @@ def _with_keys(old: bytes, keys: Mapping[str, str | int], source: Path, holds: M
     """Return the message `old` with other `keys`; an `InputError` for `holds` if ecCodes cannot set them."""
     try:
         with opened(old) as handle:
-            for name in sorted(keys, key=lambda name: ORDER.index(name) if name in ORDER else -1):
+            for name in sorted(keys, key=rank_of_key):
                 eccodes.codes_set(handle, name, keys[name])
             return eccodes.codes_get_message(handle)
     except eccodes.CodesInternalError:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+FILL = np.float32(9.969209968386869e36)
+"""The value of missing cells in new variables, the default of the NetCDF library."""
 LIMITS = ("valid_min", "valid_max", "valid_range")
 """Attributes that make readers mask values outside these limits, which are in units of the stored values."""
 

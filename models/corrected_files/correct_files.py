@@ -43,7 +43,7 @@ class CorrectionSummary:
     """Result of `correct_files`."""
 
     messages: int
-    """Number of corrected messages."""
+    """Number of corrected messages, or of products if only these are made."""
     notes: list[str]
     """Notes for the user about other grids, missing values and fallbacks."""
     problems: list[str] = field(default_factory=list)
@@ -132,7 +132,7 @@ def correct_files(
         gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
         moved = [sentence for engine in engines if (sentence := engine.description.stations)]
         notes = [*([cells] if cells else []), *moved, *notes]
-        notes += pipelines.untrained()
+        notes += [*pipelines.product_sentences(), *pipelines.untrained()]
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in watched(written, "sidecars: file"):
             write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings, stations, earlier))
@@ -146,9 +146,8 @@ def correct_files(
                 finish(pipelines)
     except InputError as error:
         problems.append(f"the output is whole, but its explanation could not be written: {error}")
-    found = CorrectionSummary(
-        sum(file.fields for file in written), [*notes, *gaps, *problems, *_unguarded(engines)], problems, copied
-    )
+    count = pipelines.product_counts().total() if options.only_products else sum(file.fields for file in written)
+    found = CorrectionSummary(count, [*notes, *gaps, *problems, *_unguarded(engines)], problems, copied)
     summary: CorrectionSummary = processes.broadcast(found)
     return summary
 
@@ -190,6 +189,7 @@ def _contents(
         "counts": {
             **counts,
             "corrected": file.fields,
+            **({"products": pipelines.product_counts().total()} if options.products else {}),
             "forecasts": dict(Counter(corrected.method for corrected in done)),
         },
         "warnings": [*warnings, *dict.fromkeys(problem for corrected in done for problem in corrected.problems)],

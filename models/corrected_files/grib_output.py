@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,7 +13,8 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import remove_abandoned_files
 from data_pipeline.formats.grib import Lattice
-from data_pipeline.task import Variable
+from data_pipeline.formats.grib.cache import table_of
+from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.writing import (
     Edit,
     HeaderMarks,
@@ -25,13 +25,11 @@ from data_pipeline.writing import (
     read_back,
     rewrite,
 )
-from data_pipeline.writing.marks import marked
 from models.corrected_files.field_spool import FieldSpool
 from models.corrected_files.sidecar import WrittenFile, sidecar_path
 from models.corrected_files.target_messages import TargetMessages
 from models.correction.corrected import Corrected
 from models.correction.pipeline import CorrectionPipelines
-from models.members.products import Product
 
 
 def write_grib(
@@ -42,10 +40,10 @@ def write_grib(
 ) -> tuple[list[WrittenFile], list[str]]:
     """Copy the messages of `forecasts` to one output, or of each file to its own output, with corrected members.
 
-    Return the outputs, a sentence for each input grid that differs from the corrector's, and a sentence about new
-    messages. Files that a killed run left beside the outputs are removed.
+    If only products are made, an output has these and no other messages. Return the outputs, a sentence for each input
+    grid that differs from the corrector's, and a sentence about new messages. Files that a killed run left beside the
+    outputs are removed.
     """
-    variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
     for folder in {output.parent for output in outputs}:
         if folder.is_dir():
             remove_abandoned_files(folder)
@@ -63,25 +61,38 @@ def write_grib(
         written = []
         for group, output in zip(groups, outputs, strict=True):
             audit: dict[str, Any] = {}
-            check = partial(_check_copy, audit, output, group, variables, names)
-            count = rewrite(group, output, correction, names, check)
+            check = partial(_check, audit, output, group, pipelines, names)
+            count = rewrite(group, output, correction, names, check, pipelines[0].options.only_products)
             written.append(WrittenFile(output, group, count, audit))
     return written, [sentence for editor in editors for sentence in editor.sentences()]
 
 
-def _check_copy(
+def _check(
     audit: dict[str, Any],
     output: Path,
     inputs: Sequence[Path],
-    variables: Sequence[Variable],
+    pipelines: CorrectionPipelines,
     names: Mapping[str, str] | None,
     unfinished: Path,
     sha256: str,
 ) -> None:
-    """Put SHA-256 and `read_back` of an unfinished output into `audit`; raise unless it has all messages."""
-    audit.update(read_back(unfinished, inputs, variables, names), sha256=sha256)
-    if not audit["headers"]:
-        raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
+    """Put SHA-256 and `read_back` of an unfinished output into `audit`; raise unless it has all messages.
+
+    An output of products alone is compared with no input, and must not be empty.
+    """
+    audit.update(sha256=sha256)
+    if pipelines[0].options.only_products:
+        pipelines.refuse_nothing(output)
+        if not unfinished.stat().st_size:
+            raise InputError(
+                f"{output} would have no products: each follows the first member of its forecast, which is in another "
+                "input; name one file as output"
+            )
+    else:
+        variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
+        audit.update(read_back(unfinished, inputs, variables, names))
+        if not audit["headers"]:
+            raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
     sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
 
 
@@ -105,14 +116,17 @@ class PipelineEditor:
         self._lattices = [Lattice.of(forecasts, variable, names) for variable in self._targets.variables]
         self._added: set[Hashable] = set()
         self._new_targets: set[str] = set()
-        self._header = HeaderMarks(pipeline.options.template, pipeline.options.mark)
+        self._header = HeaderMarks(pipeline.options.template, pipeline.options.mark, pipeline.options.keys)
         self._raw: set[Hashable] = set()
         """Forecasts that keep the fields of the raw ensemble: their messages are not marked as corrected."""
         self._regridder = MessageRegridder(description.target_grid) if description.target_grid else None
-        self._mark = pipeline.options.mark
+        self._only_products = pipeline.options.only_products
         self._statistics: dict[Hashable, list[tuple[StatisticHeader, np.ndarray]]] = {}
         """Products by target and forecast, kept until the first message of the target and forecast is written."""
-        self._products: Counter[str] = Counter()
+        self._corrected: set[Hashable] = set()
+        """Forecasts that were corrected."""
+        if pipeline.options.keys:
+            self._check_keys(forecasts, names)
 
     def edit(self, message: Message) -> Edit | None:
         """Return the edit of a message; None if this pipeline does not correct it."""
@@ -123,8 +137,11 @@ class PipelineEditor:
         key = target, message.init_time, message.lead_time, message.number
         if key in self._added:
             return Edit()
-        if key not in self._spool:
+        if key not in self._spool and not (self._only_products and key[1:3] in self._corrected):
             self._correct(message)
+        if self._only_products:
+            keys = self._targets.new_keys(target, message) if mode == "add" else {}
+            return Edit(after=self._take_statistics(key, keys), regridder=self._regridder)
         field = self._spool.take(key)
         header = None if key[1:3] in self._raw else self._header
         if mode == "replace":
@@ -139,10 +156,7 @@ class PipelineEditor:
     def _take_statistics(self, key: tuple[Hashable, ...], keys: Mapping[str, str | int]) -> tuple[NewMessage, ...]:
         """Return the messages of a forecast's products, which follow its first message; members have these `keys`."""
         found = self._statistics.pop(key[:3], ())
-        return tuple(
-            NewMessage(None, keys, field, partial(_marked_statistic, header) if self._mark else header)
-            for header, field in found
-        )
+        return tuple(NewMessage(None, keys, field, partial(self._header.of_product, header)) for header, field in found)
 
     def _correct(self, message: Message) -> None:
         """Put all corrected fields of the message's forecast into the spools of all pipelines that correct it."""
@@ -152,6 +166,16 @@ class PipelineEditor:
         for number, corrected in self._pipelines.request_all(start, message.lead_time).items():
             self._editors[number].keep(corrected, message)
 
+    def _check_keys(self, forecasts: Sequence[Path], names: Mapping[str, str] | None) -> None:
+        """Set the option `keys` in one message of each kind that is corrected, before anything is computed."""
+        own_names = MessageNames(names or {})
+        for path in forecasts:
+            table = table_of(path)
+            with path.open("rb", buffering=0) as file:
+                for record in table.records[np.unique(table.records["kind"], return_index=True)[1]]:
+                    if own_names.variable(table.kinds[record["kind"]]) in self._targets.variables:
+                        self._header(table.message(file.fileno(), record))
+
     def make_room(self) -> None:
         """Free the memory of corrected fields before another forecast is corrected."""
         self._spool.make_room()
@@ -159,6 +183,7 @@ class PipelineEditor:
     def keep(self, corrected: Corrected, message: Message) -> None:
         """Put the corrected fields of the message's forecast into the spool."""
         assert corrected.members is not None
+        self._corrected.add((message.init_time, message.lead_time))
         if corrected.method == "raw":
             self._raw.add((message.init_time, message.lead_time))
         fields: dict[Hashable, np.ndarray] = {}
@@ -177,24 +202,11 @@ class PipelineEditor:
                     "on another grid than the input's; leave out products"
                 )
             place = product.target, message.init_time, message.lead_time
-            self._statistics.setdefault(place, []).append(self._statistic(product, field, len(corrected.numbers)))
-            self._products[product.text] += 1
-
-    def _statistic(self, product: Product, field: np.ndarray, members: int) -> tuple[StatisticHeader, np.ndarray]:
-        """Return the headers of a product, and its field in the units of the messages; probabilities are in per cent.
-
-        A spread is converted without the offset of the units: a temperature has the same spread in degC as in K.
-        """
-        factor, conversion = self._targets.factors[product.target], self._lattices[product.target].conversion
-        scale = factor * conversion.factor
-        if (event := product.threshold) is not None:
-            limit = (event.value / factor - conversion.offset) / conversion.factor
-            above = event.above == (scale > 0)
-            return StatisticHeader("probability", members, above=above, limit=round(limit, 9)), 100 * field
-        if product.kind == "spread":
-            return StatisticHeader("spread", members), field / abs(scale)
-        values = (field / factor - conversion.offset) / conversion.factor
-        return StatisticHeader(product.kind, members, level=product.level), values
+            factor, conversion = self._targets.factors[product.target], self._lattices[product.target].conversion
+            product, values = product.stored(field, factor, conversion)
+            values = 100 * values if product.threshold else values  # in per cent
+            header = StatisticHeader(product, len(self._pipelines[self._number].raw.numbers))
+            self._statistics.setdefault(place, []).append((header, values))
 
     def sentences(self) -> list[str]:
         """Return sentences about input grids that differ from the corrector's, and about new messages."""
@@ -204,14 +216,4 @@ class PipelineEditor:
                 f"{len(self._added)} of the corrected messages are new ({', '.join(sorted(self._new_targets))}): each "
                 "follows a message that it is made from, which is copied unchanged"
             )
-        if self._products:
-            listed = ", ".join(f"{count} of {text}" for text, count in self._products.items())
-            notes.append(f"{self._products.total()} products were added: {listed}")
-            if self._raw:
-                notes.append(f"{len(self._raw)} forecasts that keep their raw members have no products")
         return notes
-
-
-def _marked_statistic(header: StatisticHeader, message: bytes) -> bytes:
-    """Return the message of a member with the headers of a statistic and the marks of a corrected message."""
-    return marked(header(message))

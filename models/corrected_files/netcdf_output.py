@@ -20,6 +20,7 @@ from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import UNKNOWN
 from data_pipeline.writing.forecast_copy import ForecastCopy, copy_forecasts
 from data_pipeline.writing.new_file import NewVariable, new_forecast_file
+from data_pipeline.writing.product import Product, ProductVariable
 from models.correction.corrected import Corrected
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.members.members import member_numbers
@@ -58,6 +59,7 @@ def write_netcdf(
         for each in pipelines:
             _refuse_other_percentiles(each, copies)
         places = [_places(pipeline, copies, forecasts) for pipeline in pipelines]
+        _define_products(pipelines, copies, places)
         changed: dict[tuple[int, int], set[int]] = defaultdict(set)
         counts = [0] * len(copies)
         for number, corrected in corrected_forecasts(pipelines):
@@ -72,11 +74,32 @@ def write_netcdf(
                     copy.put(block, [*members], corrected.members[[*members.values()], k] / factor)
                     changed[copies.index(copy), block].add(number)
                     counts[copies.index(copy)] += len(members)
+            for product, values in corrected.products:
+                key = product.target, start, 60 * corrected.lead_time, corrected.numbers[0]
+                for copy, block, field, factor in places[number][key]:
+                    copy.put_product(block, field, *product.stored(values, factor, copy.blocks[block].conversion))
         for at, copy in enumerate(copies):
             of_blocks = {block: _marks(pipelines, [*numbers]) for (own, block), numbers in changed.items() if own == at}
             copy.finish(marks(pipelines), of_blocks)
         notes = [note for copy in copies for note in copy.notes]
     return counts, notes
+
+
+def _define_products(
+    pipelines: CorrectionPipelines,
+    copies: Sequence[ForecastCopy],
+    places: Sequence[Mapping[tuple[int, int, int, int], list[_Place]]],
+) -> None:
+    """Define the variables of products in each copy that has the first member of their forecasts."""
+    wanted: dict[tuple[ForecastCopy, int], list[Product]] = defaultdict(list)
+    for pipeline, own in zip(pipelines, places, strict=True):
+        for (k, _, _, number), found in own.items():
+            for copy, block, _, factor in found if number == pipeline.raw.numbers[0] else ():
+                conversion = copy.blocks[block].conversion
+                made = [one.stored(np.empty(0), factor, conversion)[0] for one in pipeline.products if one.target == k]
+                wanted[copy, block] += [one for one in made if one not in wanted[copy, block]]
+    for (copy, block), products in wanted.items():
+        copy.define_products(block, products)
 
 
 def _refuse_other_percentiles(pipeline: CorrectionPipeline, copies: Sequence[ForecastCopy]) -> None:
@@ -119,7 +142,8 @@ def write_new_netcdf(
     numbers = sorted(found[0])
     if any({*own} != {*numbers} for own in found):
         raise InputError(f"{forecasts[0]} has different members of different targets; write GRIB, or use one corrector")
-    variables: dict[tuple[int, int], NewVariable] = {}
+    variables: dict[tuple[int, int, str], NewVariable] = {}
+    """By pipeline, target, and suffix of products."""
     used: set[str] = set()
     for number, pipeline in enumerate(pipelines):
         for k, meaning in enumerate(pipeline.raw.meanings):
@@ -130,21 +154,31 @@ def write_new_netcdf(
             used.add(name)
             intervals = tuple(at.get(lead, meaning.intervals[0]) for lead in leads)
             mark = _marks(pipelines, [number])
-            variables[number, k] = replace(own, name=name, intervals=intervals, attributes=mark)
+            own = replace(own, name=name, intervals=intervals, attributes=mark)
+            if not pipeline.options.only_products:
+                variables[number, k, ""] = own
+            products = ProductVariable.of(name, [one for one in pipeline.products if one.target == k])
+            variables |= {(number, k, suffix): replace(own, products=one) for suffix, one in products.items()}
     count = 0
     with new_forecast_file(output, grids[0], starts, leads, numbers, [*variables.values()], as_store) as file:
         for number, corrected in corrected_forecasts(pipelines):
             assert corrected.members is not None
             order = np.argsort(corrected.numbers)
-            if sorted(corrected.numbers) != numbers:
+            if sorted(corrected.numbers) != numbers and not pipelines[0].options.only_products:
                 raise InputError(
                     f"the forecast of {corrected.init_time} +{corrected.lead_time} h has {len(order)} members, others "
                     f"have {len(numbers)}, and one file has the same members everywhere; remove member_count"
                 )
+            time = corrected.init_time, corrected.lead_time
             for k in range(corrected.members.shape[1]):
-                values = corrected.members[order, k]
-                file.put(variables[number, k].name, corrected.init_time, corrected.lead_time, values)
-                count += len(values)
+                if (number, k, "") in variables:
+                    file.put(variables[number, k, ""].name, *time, corrected.members[order, k])
+                    count += len(order)
+            for product, values in corrected.products:
+                one = variables[number, product.target, product.suffix].products
+                assert one is not None
+                file.put(one.name, *time, values, one.index(product))
+        pipelines.refuse_nothing(output)
         file.finish(marks(pipelines))
     return count, [f"{output} holds the corrected fields only; all other fields of the input are left out"]
 

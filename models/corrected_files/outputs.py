@@ -22,14 +22,16 @@ def write_outputs(
 ) -> tuple[list[WrittenFile], list[str], bool]:
     """Write `outputs`, one file for all `forecasts` or one for each; return them, notes, and whether they are copies.
 
-    In the format of the input, outputs are copies. In another format, in Zarr, with `member_count`, and at stations of
-    forecasts on a grid, the first output gets the corrected fields of all inputs. The default of `output_type` is the
-    format of the input, and NetCDF for Zarr.
+    In the format of the input, outputs are copies. In another format, in Zarr, with `member_count`, with products
+    alone, and at stations of forecasts on a grid, the first output gets the corrected fields of all inputs. GRIB of
+    products alone keeps the headers of GRIB inputs. The default of `output_type` is the format of the input, and NetCDF
+    for Zarr.
     """
     own = type_of(forecasts[0])
     wanted = output_type or ("netcdf" if own == "zarr" else own)
-    members = pipelines[0].options.member_count
-    copied = own == wanted != "zarr" and members is None and not _moves(own, pipelines, forecasts, names)
+    options = pipelines[0].options
+    edited = own == wanted != "zarr" and options.member_count is None and not _moves(own, pipelines, forecasts, names)
+    copied = edited and (own == "grib" or not options.only_products)
     if not copied and len(outputs) > 1:
         raise InputError(
             f"the corrected fields of {len(forecasts)} files that belong together are written to one new file; name a "
@@ -38,17 +40,16 @@ def write_outputs(
     if copied and own == "grib":
         from models.corrected_files.grib_output import write_grib
 
-        return *write_grib(pipelines, forecasts, outputs, names), True
-    if (template := pipelines[0].options.template) != "same":
+        return *write_grib(pipelines, forecasts, outputs, names), not options.only_products
+    if (template := options.template) != "same":
         raise InputError(
             f"template={template} is for GRIB files that are written as a copy of a GRIB input; leave it out for "
             f"{outputs[0]}"
         )
-    if pipelines[0].options.products:
-        raise InputError(
-            "products are written into copies of GRIB inputs only; leave out products, or write GRIB from GRIB for "
-            f"{outputs[0]}"
-        )
+    if options.keys and wanted != "grib":
+        raise InputError(f"keys are keys of GRIB messages; leave keys out for {outputs[0]}, or write GRIB")
+    if wanted == "table" and options.products:
+        raise InputError(f"{outputs[0]} would be a table, which holds members only; name a NetCDF file (.nc)")
     if wanted == "table" and not copied:
         raise InputError(f"{outputs[0]} would be a table of other members than the input; name a NetCDF file (.nc)")
     for output in outputs:

@@ -92,4 +92,4 @@ def describe_options(options: CorrectionOptions) -> dict[str, Any]:
     """Return the options that change the output; conformal layers are named by the SHA-256 of their correctors."""
     found = {name: value for name, value in vars(options).items() if isinstance(value, str | int | bool | None)}
     lists = {name: list(getattr(options, name)) for name in ("products", "history", "reforecasts")}
-    return {**found, "conformal": sorted(options.conformal), **lists}
+    return {**found, "conformal": sorted(options.conformal), "keys": dict(options.keys), **lists}

@@ -10,8 +10,10 @@ from __future__ import annotations
 import threading
 import uuid
 import warnings
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -33,15 +35,16 @@ from data_pipeline.sources.array_fields import (
 )
 from data_pipeline.task import Task, Variable
 from data_pipeline.variables.meaning import Meaning, differences
+from data_pipeline.writing.product import Product, ProductVariable
 from models.correction.gaps import Gaps
 from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipeline
 from models.engines.engine import CorrectorDescription, Engine, at_stations, with_cells
 from models.engines.shared_reading import SharedReading
 from models.members.members import member_numbers
-from models.members.methods import METHODS
 from models.members.options import CorrectionOptions
 from models.members.past import Past
+from models.members.products import products_of_tasks
 from models.parallel.single_process import SingleProcess
 from models.provenance.envelope import untrained_sentence
 from models.provenance.groups import check_groups
@@ -61,9 +64,11 @@ def correct_dataset(
 
     The result has the dimensions, names, units and types of `dataset`. Fields of a target at other lead times or
     levels, and all other variables, stay as they are; a `UserWarning` counts them. With `member_count`, the result has
-    the corrected fields only. `analysis` are analyses (time, latitude, longitude) for a corrector that reads them at
-    the start; `names` maps names of variables to GRIB names. A dataset on a grid is read at the stations of a corrector
-    that was trained with forecasts on a grid, or at `stations`, with the `static_fields` of the forecast model.
+    the corrected fields only. Products have variables of their own, as in NetCDF files of `correct`; those of forecasts
+    that keep their raw members are NaN. `analysis` are analyses (time, latitude, longitude) for a corrector that reads
+    them at the start; `names` maps names of variables to GRIB names. A dataset on a grid is read at the stations of a
+    corrector that was trained with forecasts on a grid, or at `stations`, with the `static_fields` of the forecast
+    model.
 
     Raises `InputError` for a dataset that lacks an input, has other units, another grid or no lead time of the task;
     for a forecast that does not resemble the training, when that forecast is computed.
@@ -95,19 +100,21 @@ def correct_dataset(
         warnings.warn(engine.description.stations, UserWarning, stacklevel=4)
     options = options or CorrectionOptions()
     past = Past.open(options, engine.description, names)
-    correction = _DatasetCorrection(engine, options, guard, past)
-    guard.check_fallback(engine.description)
     task = engine.description.task
+    (products,) = products_of_tasks(options.products, [task])
+    correction = _DatasetCorrection(engine, options, guard, past, products)
+    guard.check_fallback(engine.description)
     leads = _lead_times(task, forecasts)
     source = _open(forecasts, analysis, task)
     _check_inputs(source, engine.description, leads)
-    if options.member_count is None:
+    alone = options.member_count is not None or options.only_products
+    if not alone:
         _warn_of_unchanged(forecasts, task, leads)
     lazy = any(array.chunks for array in source.forecasts.values())
     corrected = (correction.lazily if lazy else correction.at_once)(source, leads)
-    if options.member_count is not None:
-        return _alone(dataset, forecasts, corrected)
-    return _in_place(dataset, forecasts, corrected)
+    members = {target: array for target, array in corrected.items() if isinstance(target, Variable)}
+    result = (_alone if alone else _in_place)(dataset, forecasts, members)
+    return _with_products(result, dataset, forecasts, task, products, corrected)
 
 
 def correct_with(
@@ -120,11 +127,14 @@ def correct_with(
     reforecasts: str | Sequence[str] | None,
     stations: Points | None = None,
     static_fields: xr.Dataset | None = None,
+    products: str | Sequence[str] | None = None,
     **options: Any,
 ) -> xr.Dataset:
     """Return the result of `correct_dataset` for the options of the Python interface."""
-    past, forecasts = ((one,) if isinstance(one, str) else tuple(one or ()) for one in (history, reforecasts))
-    made = CorrectionOptions(history=past, reforecasts=forecasts, **options)
+    past, forecasts, wanted = (
+        (one,) if isinstance(one, str) else tuple(one or ()) for one in (history, reforecasts, products)
+    )
+    made = CorrectionOptions(history=past, reforecasts=forecasts, products=wanted, **options)
     return correct_dataset(engine, dataset, analysis, names, made, guard, stations, static_fields)
 
 
@@ -242,6 +252,7 @@ class _DatasetCorrection:
     options: CorrectionOptions
     guard: Guard
     past: Past | None = None
+    products: tuple[Product, ...] = ()
     lock: Any = field(default_factory=threading.Lock)
     """Only one thread uses the model at a time: models are not thread-safe, and each uses all processors."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -255,42 +266,57 @@ class _DatasetCorrection:
     def __dask_tokenize__(self) -> str:
         return self.token
 
-    def at_once(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable, xr.DataArray]:
-        """Return the corrected members of each target, (init_time, lead_time, number, latitude, longitude)."""
+    def at_once(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable | Product, xr.DataArray]:
+        """Return the corrected members of each target, (init_time, lead_time, number, latitude, longitude).
+
+        Products have no dimension `number`, and are NaN where a forecast keeps its raw members.
+        """
         task = replace(self.engine.description.task, lead_times=leads)
         inputs, raw, gaps = input_fields(source, task), source.ensemble_fields(task.targets, leads), Gaps(task)
         own = frozenset((target, lead) for target in task.targets for lead in leads)
         pipeline = CorrectionPipeline(
-            self.engine, inputs, raw, SingleProcess(), self.options, gaps, own, self.past, self.guard
+            self.engine, inputs, raw, SingleProcess(), self.options, gaps, own, self.past, self.guard, self.products
         )
         assert isinstance(raw.reader, ArrayReader)
-        arrays = {one: self._as_many(array) for one, array in zip(task.targets, raw.reader.arrays, strict=True)}
-        out = {one: np.empty(array.shape, array.dtype) for one, array in arrays.items()}
+        arrays = self._templates(dict(zip(task.targets, raw.reader.arrays, strict=True)))
+        out = {one: np.full(array.shape, np.nan, array.dtype) for one, array in arrays.items()}
         problems: list[str] = []
         untrained: list[str] = []
+        raw_kept = 0
         with self.lock, Progress("correct: forecast", len(inputs.init_times) * len(leads)) as progress:
             for i, start in enumerate(inputs.init_times):
                 for j in range(len(leads)):
                     found = pipeline.correct(i, j, SharedReading())
                     assert found is not None  # this process is the first rank
                     assert found.members is not None
-                    allowed = found.method == "corrector"
+                    allowed, raw_kept = found.method == "corrector", raw_kept + (found.method == "raw")
                     problems += () if allowed else found.problems
                     untrained += [one.partition(": ")[2] for one in found.problems[:1] if allowed]
-                    if len(found.members) != next(iter(out.values())).shape[2]:
+                    if not self.options.only_products and len(found.members) != out[task.targets[0]].shape[2]:
                         raise InputError(
                             f"the forecast of {start} +{leads[j]} h keeps its {len(found.members)} raw members, and "
                             f"member_count={self.options.member_count}; leave out member_count, or this forecast"
                         )
                     for t, target in enumerate(task.targets):
-                        out[target][i, j] = found.members[:, t].reshape(out[target].shape[2:])
+                        if target in out:
+                            out[target][i, j] = found.members[:, t].reshape(out[target].shape[2:])
+                    for product, values in found.products:
+                        out[product][i, j] = values.reshape(out[product].shape[2:])
                     progress.step(np.datetime_as_string(start, "h"))
         if untrained:
             total = len(inputs.init_times) * len(leads)
             problems.append(untrained_sentence("the dataset", len(untrained), total, untrained[0]))
+        if self.products and raw_kept:
+            problems.append(f"{raw_kept} forecasts keep their raw members and have no products")
         for sentence in (*gaps.sentences(), *problems):
             warnings.warn(sentence, UserWarning, stacklevel=5)
         return {one: array.copy(data=out[one]) for one, array in arrays.items()}
+
+    def _templates(self, raw: Mapping[Variable, xr.DataArray]) -> dict[Variable | Product, xr.DataArray]:
+        """Return arrays like those of the result; their values do not count."""
+        members = {} if self.options.only_products else {one: self._as_many(array) for one, array in raw.items()}
+        arrays = list(raw.values())
+        return members | {one: arrays[one.target].isel(number=0, drop=True) for one in self.products}
 
     def _as_many(self, array: xr.DataArray) -> xr.DataArray:
         """Return an array with as many members as the corrected forecast has; its values do not count."""
@@ -300,13 +326,13 @@ class _DatasetCorrection:
         numbers = list(member_numbers(tuple(whole.tolist()), count))
         return array.isel(number=np.arange(count) % array.sizes["number"]).assign_coords(number=numbers)
 
-    def lazily(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable, xr.DataArray]:
-        """Return the corrected members of each target as arrays of dask, a block for each forecast.
+    def lazily(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable | Product, xr.DataArray]:
+        """Return the result of `at_once` as arrays of dask, a block for each forecast.
 
         If inputs include fields at other lead times, or members depend on these, a block has all lead times of a start.
         """
         task = self.engine.description.task
-        method = METHODS[self.options.members]
+        method = self.options.method
         joint = method.compares or method.correlates
         single = not joint and not any(channel.origin in ("start", "before") for channel in task.fields_read)
         block = xr.Dataset({f"forecasts {one}": _bare(array) for one, array in source.forecasts.items()})
@@ -316,16 +342,18 @@ class _DatasetCorrection:
         if single:
             block = block.sel(lead_time=list(leads))
         block = block.chunk(dict.fromkeys(block.dims, -1) | {"init_time": 1} | ({"lead_time": 1} if single else {}))
-        template = block[[f"forecasts {target}" for target in task.targets]].sel(lead_time=list(leads))
-        if self.options.member_count is not None:
-            template = template.map(self._as_many).chunk(number=-1)
+        raw = {target: block[f"forecasts {target}"].sel(lead_time=list(leads)) for target in task.targets}
+        made = self._templates(raw)
+        template = xr.Dataset({str(k): array for k, array in enumerate(made.values())})
+        if "number" in template.dims:
+            template = template.chunk(number=-1)
         if not single:
             template = template.chunk(lead_time=-1)
         result = xr.map_blocks(
             _correct_block, block, kwargs={"correction": self, "source": replace(source, forecasts={}, analyses={})},
             template=template,
         )  # fmt: skip
-        return {target: result[f"forecasts {target}"] for target in task.targets}
+        return {one: result[str(k)] for k, one in enumerate(made)}
 
 
 def _bare(array: xr.DataArray) -> xr.DataArray:
@@ -341,7 +369,7 @@ def _correct_block(block: xr.Dataset, correction: _DatasetCorrection, source: _S
         arrays[part][Variable.parse(variable)] = array if part == "forecasts" else array.rename(init_time="time")
     leads = tuple(one for one in correction.engine.description.task.lead_times if one in block.lead_time.values)
     corrected = correction.at_once(replace(source, forecasts=arrays["forecasts"], analyses=arrays["analyses"]), leads)
-    return xr.Dataset({f"forecasts {target}": array for target, array in corrected.items()})
+    return xr.Dataset({str(k): array for k, array in enumerate(corrected.values())})
 
 
 def _in_place(
@@ -373,14 +401,53 @@ def _alone(dataset: xr.Dataset, forecasts: StandardDataset, corrected: Mapping[V
     result = xr.Dataset(attrs=dataset.attrs)
     for target, array in corrected.items():
         name = forecasts.own_name(target)
-        made = forecasts.conversion(target).inverse.apply(array)
-        made = made.isel(latitude=slice(None, None, -1)) if forecasts.flipped else made
-        if target.level:
-            made = made.expand_dims(level=[target.level])
-        made = made.rename({role: given for role, given in forecasts.own_names.items() if role in made.dims})
+        made = _of_user(forecasts.conversion(target).inverse.apply(array), target, dataset, forecasts)
         made = made.transpose(*dataset[name].dims).assign_attrs(dataset[name].attrs).rename(name)
         result = xr.merge([result, made], combine_attrs="override", join="outer", compat="no_conflicts")
     return result
+
+
+def _with_products(
+    result: xr.Dataset,
+    dataset: xr.Dataset,
+    forecasts: StandardDataset,
+    task: Task,
+    products: Sequence[Product],
+    found: Mapping[Any, xr.DataArray],
+) -> xr.Dataset:
+    """Return a result with the products in variables such as `2t_mean`, in the units of the user's dataset."""
+    wanted: dict[str, list[tuple[Product, xr.DataArray]]] = defaultdict(list)
+    for product in products:
+        target = task.targets[product.target]
+        stored, made = product.stored(found[product], 1.0, forecasts.conversion(target))
+        made = _of_user(made.astype(found[product].dtype), target, dataset, forecasts)
+        wanted[forecasts.own_name(target)].append((stored, made))
+    for name, own in wanted.items():
+        about = dataset[name].attrs
+        for suffix, one in ProductVariable.of(name, [product for product, _ in own]).items():
+            if one.name in dataset.variables:
+                raise InputError(f"the dataset has {one.name} already; rename it, or leave out products")
+            parts = [
+                made.expand_dims({one.axis: [product.place]}) if one.axis else made
+                for product, made in own
+                if product.suffix == suffix
+            ]
+            whole = reduce(xr.DataArray.combine_first, parts)
+            whole = whole.reindex({role: result.indexes[role] for role in whole.dims if role in result.indexes})
+            result = result.assign({one.name: whole.drop_attrs().assign_attrs(one.attributes(about))})
+            if one.axis:
+                result[one.axis].attrs = one.axis_attributes(about)
+    return result
+
+
+def _of_user(array: xr.DataArray, target: Variable, dataset: xr.Dataset, forecasts: StandardDataset) -> xr.DataArray:
+    """Return a field of a target with the names and coordinates of dimensions of the user's dataset, and its levels."""
+    leads, name = forecasts.dataset.lead_time.values.tolist(), forecasts.own_names["lead_time"]
+    made = array.isel(latitude=slice(None, None, -1)) if forecasts.flipped else array
+    made = made.expand_dims(level=[target.level]) if target.level else made
+    own = dataset[name].values[[leads.index(lead) for lead in made.lead_time.values.tolist()]]
+    made = made.assign_coords(lead_time=("lead_time", own, dataset[name].attrs))
+    return made.rename({role: given for role, given in forecasts.own_names.items() if role in made.dims})
 
 
 def _placed(own: xr.DataArray, made: xr.DataArray, place: Mapping[Hashable, Sequence[int]]) -> xr.DataArray:

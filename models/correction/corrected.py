@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.members.products import Product
+from data_pipeline.writing.product import Product
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Corrected:
     lead_time: int
     """Hours."""
     members: np.ndarray | None
-    """(M, T, H, W) float64; None if only products are made."""
+    """(M, T, H, W) float64, without members if only products are made; None if the fields were discarded."""
     numbers: tuple[int, ...]
     """The numbers of the members M."""
     products: tuple[tuple[Product, np.ndarray], ...] = ()

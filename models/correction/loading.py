@@ -52,6 +52,7 @@ class ExportedCorrector:
         members: str = "ecc-q",
         member_count: int | None = None,
         quantile_levels: str = "hazen",
+        products: Sequence[str] | None = None,
         history: str | Sequence[str] | None = None,
         reforecasts: str | Sequence[str] | None = None,
         seed: int = 0,
@@ -65,4 +66,5 @@ class ExportedCorrector:
         return correct_with(
             self.engine, dataset, analysis, names, Guard(on_problem, None, untrained_times), history, reforecasts,
             members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
+            products=products,
         )  # fmt: skip

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
 from operator import add
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
 from data_pipeline.protocols import Fields
 from data_pipeline.task import Variable
+from data_pipeline.writing.product import Product
 from models.correction.corrected import Corrected
 from models.correction.gaps import Gaps, count_gaps
 from models.correction.guards import Guard, Verdict, summarise_forecast
@@ -26,7 +29,7 @@ from models.members.members import change_of_ecc_q, corrected_members, member_nu
 from models.members.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
 from models.members.options import CorrectionOptions
 from models.members.past import Past
-from models.members.products import Product, product_fields
+from models.members.products import product_fields
 from models.parallel.single_process import Processes
 from models.provenance.envelope import untrained_sentence
 
@@ -35,7 +38,7 @@ class CorrectedTile(NamedTuple):
     """The corrected fields of one rank's tile of a forecast."""
 
     members: np.ndarray
-    """(M, T, h, w)."""
+    """(M, T, h, w); no members with `members=none`."""
     products: np.ndarray
     """(P, h, w)."""
     missing: np.ndarray
@@ -80,6 +83,7 @@ class CorrectionPipeline:
         members = join([tile.members for tile in tiles])
         products = () if raw else tuple(zip(self.products, join([tile.products for tile in tiles]), strict=True))
         numbers = forecast.numbers if raw else member_numbers(forecast.numbers, self.options.member_count)
+        numbers = () if self.options.only_products else numbers
         return Corrected(
             forecast.init_time, forecast.lead_time, members, numbers, products, verdict.method, verdict.problems
         )
@@ -120,16 +124,23 @@ class CorrectionPipeline:
         missing = count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
         if method == "raw":
             nothing = np.empty((0, *self.engine.domain.own_shape))
-            return CorrectedTile(forecast.raw.copy(), nothing, missing)
+            kept = forecast.raw[:0] if self.options.only_products else forecast.raw
+            return CorrectedTile(kept.copy(), nothing, missing)
         covered = forecast.mask[list(task.target_channels)]
         prediction = self.predict(forecast) if method == "corrector" else self._predict_fallback(forecast)
         products = product_fields(self.products, prediction, covered, task.targets)
-        members = corrected_members(
-            prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.past, self.raw,
-            partial(self._change, forecast.init_time),
-        )  # fmt: skip
-        self._bound(members, forecast, covered)
-        if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
+        if self.options.only_products:
+            members = forecast.raw[:0]
+        else:
+            members = corrected_members(
+                prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.past, self.raw,
+                partial(self._change, forecast.init_time),
+            )  # fmt: skip
+            self._bound(members, forecast, covered)
+        whole = np.isfinite(members).all(0)
+        for product, values in zip(self.products, products, strict=True):
+            whole[product.target] &= np.isfinite(values)
+        if lost := int((covered & ~whole).sum()):
             raise InputError(
                 f"the corrected forecast of {forecast.init_time} +{forecast.lead_time} h has no value in {lost} of "
                 f"{covered.size} cells where the input has all members; "
@@ -236,6 +247,35 @@ class CorrectionPipelines:
     def done(self, number: int) -> list[Corrected]:
         """Return, without their fields, all forecasts that the pipeline `number` has corrected."""
         return list(self._done[number].values())
+
+    def product_counts(self) -> Counter[str]:
+        """Return the number of forecasts with each product, by its text."""
+        return Counter(
+            product.text
+            for number, pipeline in enumerate(self._pipelines)
+            for corrected in self.done(number)
+            if corrected.method != "raw"
+            for product in pipeline.products
+        )
+
+    def product_sentences(self) -> list[str]:
+        """Return the number of products, and of forecasts without any because they keep their raw members."""
+        if not (counts := self.product_counts()):
+            return []
+        listed = ", ".join(f"{count} of {text}" for text, count in counts.items())
+        done = [corrected for number in range(len(self)) for corrected in self.done(number)]
+        raw = sum(corrected.method == "raw" for corrected in done)
+        without = [f"{raw} of {len(done)} forecasts keep their raw members and have no products"] if raw else []
+        return [f"{counts.total()} products were written: {listed}", *without]
+
+    def refuse_nothing(self, output: Path) -> None:
+        """Raise `InputError` if `output` would hold products alone, and there are none."""
+        if self[0].options.only_products and not self.product_counts():
+            (first, *_) = (corrected.problems[0] for number in range(len(self)) for corrected in self.done(number))
+            raise InputError(
+                f"{output} would have no products, because all forecasts keep their raw members: {first}; correct "
+                "others, or set members=ecc-q"
+            )
 
     def untrained(self) -> list[str]:
         """Return a sentence for each corrector that has corrected forecasts at times without training, as asked."""

@@ -9,9 +9,9 @@ from data_pipeline.common.checks import check_boolean, check_choice, check_integ
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.plotting_positions import POSITIONS
 from data_pipeline.task import Task
-from data_pipeline.writing.marks import TEMPLATES
+from data_pipeline.writing.marks import TEMPLATES, KeyValue, check_keys
 from models.members.conformal import ConformalLayer
-from models.members.methods import MEMBER_METHODS, METHODS, PAST, READ_METHODS
+from models.members.methods import MEMBER_METHODS, METHODS, PAST, READ_METHODS, MemberMethod
 
 QUANTILE_LEVELS = POSITIONS
 """Plotting positions of corrected members.
@@ -20,6 +20,8 @@ QUANTILE_LEVELS = POSITIONS
 values (Bröcker 2012, doi:10.1002/qj.1891). `weibull` gives the mean levels of the order statistics of M draws; the
 spread of these members is too small: 0.83 of the distribution's spread for 10 members. IMPROVER uses `weibull`.
 """
+NO_MEMBERS = "none"
+"""The value of the option `members` with which only products are made."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class CorrectionOptions:
     seed: int = 0
     """Seed of the random numbers that order equal raw members, of `ecc-r` and of `gca`."""
     members: str = "ecc-q"
-    """One of `MEMBER_METHODS`."""
+    """One of `MEMBER_METHODS`, or `NO_MEMBERS`."""
     member_count: int | None = None
     """Number of corrected members; None for as many as the forecast has."""
     history: tuple[str, ...] = ()
@@ -44,6 +46,8 @@ class CorrectionOptions:
     """Template of GRIB messages, one of `TEMPLATES`."""
     mark: bool = True
     """Whether headers say that messages are corrected."""
+    keys: Mapping[str, KeyValue] = field(default_factory=dict)
+    """ecCodes keys of corrected GRIB messages, and their values."""
     products: tuple[str, ...] = ()
     """Fields that summarise the distribution; see `models.members.products`."""
 
@@ -52,10 +56,15 @@ class CorrectionOptions:
         check_choice("template", self.template, TEMPLATES)
         check_boolean("mark", self.mark)
         check_integer("seed", self.seed, 0, 2**63 - 1)
-        check_choice("members", self.members, MEMBER_METHODS)
+        check_choice("members", self.members, (*MEMBER_METHODS, NO_MEMBERS))
+        check_keys(self.keys)
         if self.member_count is not None:
             check_integer("member_count", self.member_count, 1, 10_000)
-        if self.quantile_levels != "hazen" and METHODS[self.members].values != "levels":
+        if self.only_products and not self.products:
+            raise InputError(f"members={NO_MEMBERS} writes products alone, and there are none; name them, or members")
+        if self.only_products and self.member_count is not None:
+            raise InputError(f"member_count={self.member_count} has no effect with members={NO_MEMBERS}; remove it")
+        if self.quantile_levels != "hazen" and (self.only_products or self.method.values != "levels"):
             raise InputError(
                 f"quantile_levels={self.quantile_levels} has no effect with members={self.members}; remove it, or "
                 "choose members=ecc-q or quantiles"
@@ -66,12 +75,23 @@ class CorrectionOptions:
                     f"members={self.members} reads no {PAST[option]}; remove {option}, or set members={readers[0]}"
                 )
 
+    @property
+    def only_products(self) -> bool:
+        """Whether no members are made."""
+        return self.members == NO_MEMBERS
+
+    @property
+    def method(self) -> MemberMethod:
+        """How members are made; without members, a method that reads nothing."""
+        return MemberMethod() if self.only_products else METHODS[self.members]
+
     def check_task(self, task: Task) -> None:
         """Raise `InputError` if the method needs files that no option names, or several lead times of the task."""
-        for option in METHODS[self.members].reads:
+        for option in self.method.reads:
             if not getattr(self, option):
                 raise InputError(f"members={self.members} needs {PAST[option]}; give their files with {option}=FILES")
-        check_correlates(self.members, task)
+        if not self.only_products:
+            check_correlates(self.members, task)
 
 
 def check_correlates(method: str, task: Task) -> None:

@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task, Variable
 from data_pipeline.variables.thresholds import Threshold, parse_thresholds
+from data_pipeline.writing.product import Product
 from models.engines.engine import Prediction
 
 EXAMPLES = "write mean, spread, quantile 0.9, or a probability such as 'probability > 0 degC'"
 
 
-@dataclass(frozen=True)
-class Product:
-    """One field for the target at position `target`; `text` is how the option names it."""
-
-    kind: Literal["mean", "spread", "quantile", "probability"]
-    target: int
-    text: str
-    level: float | None = None
-    """Level of a quantile."""
-    threshold: Threshold | None = None
-    """Threshold of a probability, in the units of the target."""
-
-
-def parse_products(texts: Sequence[str], task: Task) -> tuple[Product, ...]:
-    """Return the products of all targets of a task that the option `products` names.
-
-    Raises `InputError` for a text that names no product, or none of this task.
-    """
-    return tuple(product for text in texts for product in _products(text, task))
-
-
 def products_of_tasks(texts: Sequence[str], tasks: Sequence[Task]) -> list[tuple[Product, ...]]:
-    """Return the products of each task; a text must name a product of one task at least."""
+    """Return the products of each task that the option `products` names.
+
+    Raises `InputError` for a text that names no product of any task, and for a product that is named twice.
+    """
     found: list[list[Product]] = [[] for _ in tasks]
     for text in texts:
         errors = []
@@ -50,6 +32,11 @@ def products_of_tasks(texts: Sequence[str], tasks: Sequence[Task]) -> list[tuple
                 errors.append(error)
         if len(errors) == len(tasks):
             raise errors[0]
+    for own in found:
+        times = Counter((one.target, one.suffix, one.place) for one in own)
+        if twice := [one.text for one in own if times[one.target, one.suffix, one.place] > 1]:
+            names = " and as ".join(dict.fromkeys(twice))
+            raise InputError(f"products names a field twice, as {names}; name each once")
     return [tuple(own) for own in found]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Summary
-from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
+from data_pipeline.formats.cf.cell_methods import PRODUCT_ATTRIBUTE, refuse_statistics, stated_process
 from data_pipeline.formats.cf.cf_header import DataVariable, Header, Role, role_of
 from data_pipeline.formats.cf.cf_variables import NameMap, amount_conversion, find_own_conversion, rate_conversion
 from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizontal, levels_of, model_levels
@@ -27,10 +27,11 @@ from data_pipeline.variables.units import Conversion, normalize_units
 
 @dataclass(frozen=True)
 class RefusedVariable:
-    """A variable that cannot be read, and the reason."""
+    """A variable that cannot be read, and the reason; `product` if `correct` has written it beside its members."""
 
     short_name: str
     reason: str
+    product: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +87,8 @@ class FieldBlock:
             return cls(header, data, short_name, outer, across, levels, numbers, time, horizontal, process, hours=hours)
         except InputError as error:
             place = header.place(data)
-            return RefusedVariable(short_name, str(error) if str(error).startswith(place) else f"{place}: {error}")
+            reason = str(error) if str(error).startswith(place) else f"{place}: {error}"
+            return RefusedVariable(short_name, reason, PRODUCT_ATTRIBUTE in data.attributes)
 
     def __str__(self) -> str:
         return self.header.place(self.data)

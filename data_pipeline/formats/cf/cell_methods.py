@@ -27,6 +27,8 @@ _STATISTICS_OF_GRIB = {
 }  # fmt: skip
 """Values of `GRIB_dataType` for fields that are neither members nor analyses."""
 _STATISTIC_COORDINATES = ("percentile", "percentiles", "quantile", "quantiles", "threshold", "probability")
+PRODUCT_ATTRIBUTE = "deepweather_product"
+"""Attribute of variables that `correct` has written as products; its value is their kind."""
 _MODIFIERS = ("detection_minimum", "number_of_observations", "standard_error", "status_flag")
 """Modifiers (second words) of a standard_name; a variable with one does not hold the named quantity itself."""
 
@@ -113,6 +115,8 @@ def refuse_statistics(attributes: Mapping[str, object], coordinates: Collection[
     what = ""
     if (kind := str(attributes.get("GRIB_dataType", ""))) in _STATISTICS_OF_GRIB:
         what = f"{_STATISTICS_OF_GRIB[kind]} (GRIB_dataType {kind!r})"
+    elif PRODUCT_ATTRIBUTE in attributes:
+        what = f"a {attributes[PRODUCT_ATTRIBUTE]} that correct has written"
     elif set(str(attributes.get("standard_name", "")).split()[1:]) & {*_MODIFIERS}:
         what = f"a statistic (standard_name {attributes['standard_name']!r})"
     elif found := [name for name in sorted(coordinates) if name.lower() in _STATISTIC_COORDINATES]:

@@ -252,7 +252,7 @@ def _refuse_ragged(path: FileAddress, header: Header) -> None:
 def _tell_left_out(files: str, wanted: Sequence[Variable], refused: Sequence[RefusedVariable]) -> None:
     """Warn that some variables with the names of wanted ones cannot be read, such as means of the ensemble."""
     names = {variable.name for variable in wanted}
-    if own := [one for one in refused if one.short_name in names]:
+    if own := [one for one in refused if one.short_name in names and not one.product]:
         what = ", ".join(sorted({one.short_name for one in own}))
         warn_once(
             f"{files}: left out {len(own):,} variable{'s' * (len(own) > 1)} of {what}, because "
@@ -322,6 +322,7 @@ def _everything(
     files: str, blocks: Sequence[FieldBlock], refused: Sequence[RefusedVariable], there: set[Variable], surface: bool
 ) -> tuple[Variable, ...]:
     """Return all variables. Variables with levels get every pressure level that occurs in the files."""
+    refused = [one for one in refused if not (one.product and there)]
     if refused and not (surface and any(not variable.level for variable in there)):
         raise InputError(refused[0].reason)
     if not surface and (unnamed := [block for block in blocks if None in block.variables]):

@@ -14,7 +14,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import LEVEL_STEPS, MEAN, STD, Summary
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
-from data_pipeline.formats.cf.cell_methods import parse_cell_methods
+from data_pipeline.formats.cf.cell_methods import PRODUCT_ATTRIBUTE, parse_cell_methods
 from data_pipeline.formats.cf.cf_header import Coordinate, DataVariable, Header, role_of
 from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.percentiles import percentile_levels
@@ -86,6 +86,8 @@ def _without_summary(header: Header, attributes: Mapping[str, Any]) -> tuple[dic
     name, _, modifier = str(own.get("standard_name", "")).partition(" ")
     if modifier == "standard_error":
         found, own["standard_name"] = found or "std", name
+    if own.get(PRODUCT_ATTRIBUTE) in ("mean", "spread", "quantile"):
+        del own[PRODUCT_ATTRIBUTE]
     return own, found
 
 

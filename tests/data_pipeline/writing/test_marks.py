@@ -7,8 +7,10 @@ from marked_messages import ECMWF, keys_of, message
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.kind import product_of
+from data_pipeline.variables.thresholds import Threshold
 from data_pipeline.writing import HeaderMarks, StatisticHeader, marks
 from data_pipeline.writing.marks import IDENTITY, marked, postprocessed
+from data_pipeline.writing.product import Product
 
 
 @pytest.mark.parametrize("centre", [{"centre": "kwbc"}, ECMWF], ids=["no local section", "ECMWF"])
@@ -118,22 +120,72 @@ def test_ecCodes_is_asked_once_for_each_kind_of_message(edition, monkeypatch):
         eccodes.codes_release(handle)
 
 
+# Keys
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+def test_keys_change_a_header_and_no_field(edition):
+    old = message(1, edition=edition, **ECMWF)
+    keys = {"expver": "0079", "class": "rd", "generatingProcessIdentifier": 99}
+    new = HeaderMarks(keys=keys)(old)
+    assert keys_of(new, *keys) == ["0079", "rd", "99"]
+    same = ("paramId", "dataDate", "stepRange", "level", "number", "type", "packingType", "bitsPerValue", "average")
+    assert keys_of(new, *same) == keys_of(old, *same)
+    assert keys_of(HeaderMarks(keys=keys).of_product(header_of("mean"), old), "expver", "type") == ["0079", "em"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"nothing": 1}, "ecCodes cannot set nothing=1"),
+        ({"expver": 79}, "keys: ecCodes reads expver=.* where expver=79 was set; write the value as grib_ls prints it"),
+        ({"class": "zz"}, "keys: ecCodes (cannot set class='zz'|reads class=)"),
+        ({"expver": "00790"}, "keys: ecCodes (cannot set expver='00790'|reads expver=)"),
+        ({"step": 24}, "keys: step says which field a message holds"),
+        ({"productDefinitionTemplateNumber": 1}, "which field a message holds"),
+        ({"typeOfFirstFixedSurface": 100}, "typeOfFirstFixedSurface=100 changes"),
+        ({"scaleValuesBy": 2}, "scaleValuesBy=2 changes section 7|cannot set scaleValuesBy|reads scaleValuesBy"),
+        ({"Nx": 3}, "keys: (Nx=3 changes|ecCodes)"),
+        ({"expver": True}, "keys: 'expver' has True; name a key of ecCodes and give it a text or a number"),
+        (["expver"], "keys must map ecCodes keys to values"),
+    ],
+)
+def test_a_key_that_does_not_exist_or_makes_a_message_lie_is_refused(keys, sentence):
+    with pytest.raises(InputError, match=sentence):
+        HeaderMarks(keys=keys)(message(1, **ECMWF))
+
+
+def test_a_key_that_suits_the_first_message_only_is_refused():
+    marks_of_seven, old = HeaderMarks(keys={"mars.number": 7}), message(1, **ECMWF)
+    assert keys_of(marks_of_seven(old), "number") == ["7"]
+    handle = eccodes.codes_new_from_message(old)
+    eccodes.codes_set(handle, "perturbationNumber", 8)
+    with pytest.raises(InputError, match=r"keys: mars.number=7 changes number"):
+        marks_of_seven(eccodes.codes_get_message(handle))
+    eccodes.codes_release(handle)
+
+
 # Ensemble statistics
 
 
+def header_of(kind, level=None, threshold=None):
+    """The headers of a product of 50 members."""
+    return StatisticHeader(Product(kind, 0, kind, level, threshold), 50)
+
+
 STATISTICS = [
-    (StatisticHeader("mean", 50), ("199", "200"), "ensemble mean", {"derivedForecast": "0"}, "em"),
-    (StatisticHeader("spread", 50), ("199", "200"), "ensemble spread", {"derivedForecast": "4"}, "es"),
+    (header_of("mean"), ("199", "200"), "ensemble mean", {"derivedForecast": "0"}, "em"),
+    (header_of("spread"), ("199", "200"), "ensemble spread", {"derivedForecast": "4"}, "es"),
     (
-        StatisticHeader("quantile", 50, level=0.9), ("89", "90"), "quantile",
+        header_of("quantile", 0.9), ("89", "90"), "quantile",
         {"quantileValue": "9", "totalNumberOfQuantiles": "10"}, "pb",
     ),
     (
-        StatisticHeader("probability", 50, above=True, limit=273.15), ("201", "202"), "probability",
+        header_of("probability", threshold=Threshold(">", 273.15)), ("201", "202"), "probability",
         {"probabilityType": "3", "lowerLimit": "273.15", "scaledValueOfUpperLimit": "MISSING"}, "ep",
     ),
     (
-        StatisticHeader("probability", 50, above=False, limit=0.001), ("201", "202"), "probability",
+        header_of("probability", threshold=Threshold("<", 0.001)), ("201", "202"), "probability",
         {"probabilityType": "4", "upperLimit": "0.001", "scaledValueOfLowerLimit": "MISSING"}, "ep",
     ),
 ]  # fmt: skip
@@ -158,14 +210,14 @@ def test_headers_of_statistics(header, templates, product, keys, mars, over_time
 
 def test_what_a_header_cannot_hold_is_refused_and_grib1_has_mean_and_spread_of_ecmwf_only():
     old = message(1, edition=1, **ECMWF)
-    assert keys_of(StatisticHeader("mean", 50)(old), "type", "number", "stepRange") == ["em", "0", "48"]
-    assert keys_of(StatisticHeader("spread", 50)(old), "type", "number", "shortName") == ["es", "0", "2t"]
-    for header in (StatisticHeader("quantile", 50, level=0.5), StatisticHeader("probability", 50, limit=273.15)):
-        with pytest.raises(InputError, match=rf"GRIB1 has no header for a {header.kind}, .*edition=2 IN OUT"):
+    assert keys_of(header_of("mean")(old), "type", "number", "stepRange") == ["em", "0", "48"]
+    assert keys_of(header_of("spread")(old), "type", "number", "shortName") == ["es", "0", "2t"]
+    for header in (header_of("quantile", 0.5), header_of("probability", threshold=Threshold(">", 273.15))):
+        with pytest.raises(InputError, match=rf"GRIB1 has no header for a {header.product.kind}, .*edition=2 IN OUT"):
             header(old)
     for header, sentence in (
-        (StatisticHeader("quantile", 50, level=0.12345), r"the quantile level 0\.12345 is no fraction"),
-        (StatisticHeader("probability", 50, limit=np.pi), r"the threshold 3\.14159.* has more digits"),
+        (header_of("quantile", 0.12345), r"the quantile level 0\.12345 is no fraction"),
+        (header_of("probability", threshold=Threshold(">", np.pi)), r"the threshold 3\.14159.* has more digits"),
     ):
         with pytest.raises(InputError, match=sentence):
             header(message(1))
@@ -173,4 +225,4 @@ def test_what_a_header_cannot_hold_is_refused_and_grib1_has_mean_and_spread_of_e
     eccodes.codes_set(handle, "setLocalDefinition", 0)
     eccodes.codes_set(handle, "centre", 7)
     with pytest.raises(InputError, match="GRIB1 of this centre has no header for an ensemble mean"):
-        StatisticHeader("mean", 50)(eccodes.codes_get_message(handle))
+        header_of("mean")(eccodes.codes_get_message(handle))

@@ -16,12 +16,14 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.engines.shared_reading import SharedReading
+from models.members.options import CorrectionOptions
 from models.parallel.mesh import Mesh, arrange_mesh
 
 # `runpy` warns because the command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
+PRODUCTS = CorrectionOptions(members="none", products=("mean", "spread"))
 TWO = replace(TASK, targets=["msl", "2t"])
 SPECS = {
     "emos": (TASK, {"_target_": "models.statistical.emos.EMOS"}),
@@ -46,10 +48,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-def correct_file(mesh, folder, name, target):
+def correct_file(mesh, folder, name, target, options=None):
     """Return the number of corrected messages on this rank, or the error."""
+    corrector = Corrector.load(folder / f"{name}.safetensors")
     try:
-        return correct(Corrector.load(folder / f"{name}.safetensors"), folder / "ensemble.grib", target, mesh).messages
+        return correct(corrector, folder / "ensemble.grib", target, mesh, options=options).messages
     except InputError as error:
         return str(error)
 
@@ -73,6 +76,7 @@ def correct_on_rank(rank, folder, target):
         correct_file(sectors, folder, "unet", target / "unet"),
         fail_on_one_rank(bands, folder, target / "never"),
         correct_file(sectors, folder, "emos", target),
+        correct_file(bands, folder, "two", target / "products", PRODUCTS),
     ]
 
 
@@ -82,8 +86,11 @@ def test_the_file_equals_that_of_one_process_and_all_ranks_raise_an_error_of_one
     correct_file(None, folder, "unet", one := tmp_path / "unet of one")
     for messages in run_on_ranks(2, correct_on_rank, folder, tmp_path):
         assert messages[:2] == [384, 384]
-        assert messages[3:] == ["message 3 cannot be read", f"{tmp_path} is a folder; name a file to write"]
+        assert messages[3:5] == ["message 3 cannot be read", f"{tmp_path} is a folder; name a file to write"]
+        assert messages[5] == 192
     assert not (tmp_path / "never").exists()
+    assert correct_file(None, folder, "two", tmp_path / "products of one", PRODUCTS) == 192
+    assert (tmp_path / "products of one").read_bytes() == (tmp_path / "products").read_bytes()
     raw = folder / "ensemble.grib"
     expected = (tmp_path / "one").read_bytes()
     assert (tmp_path / "bands").read_bytes() == (tmp_path / "sectors").read_bytes() == expected != raw.read_bytes()

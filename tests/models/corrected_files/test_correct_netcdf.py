@@ -376,6 +376,11 @@ def test_stations_are_corrected(command, tmp_path):
     with xr.open_dataset(tmp_path / "out.nc") as found:
         np.testing.assert_allclose((found.t2m - values).mean("number"), WARMER, atol=1e-4)
         assert found.name.values.tolist() == ["A", "B", "C", "D"]
+    assert run(command, tmp_path, "in.nc", "out.zarr", "products=[mean,'quantile 0.9']").code == 0
+    with xr.open_zarr(tmp_path / "out.zarr") as products:
+        assert products.t2m_quantile.sizes == {"time": 2, "quantile": 1, "station": 4}
+        np.testing.assert_allclose(products.t2m_mean, values.mean(0) + WARMER, atol=1e-4)
+        assert products.t2m_mean.station_id.values.tolist() == ["A", "B", "C", "D"]
     assert run(command, tmp_path, "in.nc", "out.zarr").code == 0
     found = open_ensemble(tmp_path / "out.zarr")["2t"]
     assert found.station.values.tolist() == ["A", "B", "C", "D"]

@@ -211,7 +211,7 @@ def test_the_python_door_has_every_option_of_the_verb_or_a_reason():
     """Options have one default in both; the names of the door are those of the verb, except `names`."""
     without = {
         "corrector": "the object itself", "input": "the dataset", "output": "the result", "format": "the result",
-        "template": "of GRIB headers", "mark": "of headers of files", "products": "messages of GRIB",
+        "template": "of GRIB headers", "mark": "of headers of files", "keys": "of GRIB headers",
         "earlier": "datasets have no earlier starts", "attention": "of a command", "status": "of a command",
         "explain": "a page beside a file", "mesh": "one process", "conformal": "belongs to the hash of a file",
     }  # fmt: skip

@@ -8,9 +8,11 @@ from correction_runs import correct, random_corrector, read_messages, write_memb
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.open import open_ensemble
 from data_pipeline.task import Task
+from models.corrected_files.sidecar import read_sidecar
 from models.members.options import CorrectionOptions
-from models.members.products import parse_products, products_of_tasks
+from models.members.products import products_of_tasks
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 MEMBERS = 5
@@ -44,7 +46,7 @@ def test_products_follow_the_first_member_and_agree_with_each_other(tmp_path):
     done = correct(make_corrector(), source, tmp_path / "out", options=CorrectionOptions(products=WANTED))
     assert done.messages == plain.messages == MEMBERS
     assert done.notes[0] == (
-        "5 products were added: 1 of mean, 1 of spread, 1 of quantile 0.9, 1 of probability > 6 degC, "
+        "5 products were written: 1 of mean, 1 of spread, 1 of quantile 0.9, 1 of probability > 6 degC, "
         "1 of probability <= 281 K"
     )
     messages = read(tmp_path / "out", "productDefinitionTemplateNumber", "stepRange", "shortName")
@@ -97,7 +99,7 @@ def test_a_product_is_missing_where_a_member_is(tmp_path):
 )
 def test_a_text_that_names_no_product_is_refused(text, sentence):
     with pytest.raises(InputError, match=sentence):
-        parse_products([text], TASK)
+        products_of_tasks([text], [TASK])
 
 
 def test_each_text_needs_one_of_several_correctors():
@@ -108,3 +110,51 @@ def test_each_text_needs_one_of_several_correctors():
     assert of_rain[1].threshold.value == pytest.approx(0.001)
     with pytest.raises(InputError, match="cannot read"):
         products_of_tasks(["nothing"], [TASK, rain])
+
+
+def test_keys_are_those_of_corrected_messages_and_products(tmp_path):
+    source = forecast(tmp_path / "in")
+    other = write_members(tmp_path / "msl", {("msl", 20200101, 24, 1): np.full(GRID.shape, 1e5)})
+    options = CorrectionOptions(products=("mean",), keys={"expver": "0079", "subCentre": 7})
+    correct(make_corrector(), [source, other], tmp_path / "out", options=options)
+    messages = read(tmp_path / "out", "shortName", "expver", "subCentre")
+    assert [keys for keys, _ in messages] == [*[["2t", "0079", "7"]] * (MEMBERS + 1), ["msl", "0001", "0"]]
+    assert read_sidecar(tmp_path / "out")["options"]["keys"] == {"expver": "0079", "subCentre": 7}
+    assert open_ensemble(tmp_path / "out", ["2t"], chunks=None).sizes["number"] == MEMBERS
+    correct(
+        make_corrector(), source, tmp_path / "few", options=CorrectionOptions(member_count=2, keys={"subCentre": 7})
+    )
+    assert [keys for keys, _ in read(tmp_path / "few", "subCentre")] == [["7"]] * 2
+    local = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "stream": "enfo", "expver": "0079"}
+    options = CorrectionOptions(member_count=2, products=("mean",), keys=local)
+    correct(make_corrector(), source, tmp_path / "local", options=options)
+    found = [keys for keys, _ in read(tmp_path / "local", "centre", "stream", "expver", "type")]
+    assert found == [["ecmf", "enfo", "0079", kind] for kind in ("pf", "em", "pf")]
+    assert open_ensemble(tmp_path / "local", ["2t"], chunks=None).sizes["number"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"keys": {"expverr": "0079"}}, "keys: ecCodes cannot set expverr='0079'"),
+        ({"keys": {"expver": "0079"}, "member_count": 2}, "keys: ecCodes cannot set expver='0079'"),
+        ({"members": "none"}, "members=none writes products alone, and there are none; name them, or members"),
+        ({"members": "none", "products": ("mean",), "member_count": 2}, "member_count=2 has no effect with"),
+        ({"members": "none", "products": ("mean",), "quantile_levels": "weibull"}, "has no effect with members"),
+        ({"products": ("quantile 0.5", "quantile 0.50")}, "products names a field twice, as quantile 0.5"),
+    ],
+)
+def test_options_without_effect_and_keys_that_do_not_exist_are_refused(options, sentence, tmp_path):
+    source = forecast(tmp_path / "in")
+    with pytest.raises(InputError, match=sentence):
+        correct(make_corrector(), source, tmp_path / "out", options=CorrectionOptions(**options))
+    assert [each.name for each in tmp_path.iterdir()] == ["in"]
+
+
+def test_an_output_without_any_product_is_refused(tmp_path):
+    """All forecasts keep their raw members, because two of them are equal."""
+    source = write_members(tmp_path / "in", {("2t", 20200101, 24, number): np.eye(*GRID.shape) for number in (1, 2)})
+    options = CorrectionOptions(products=("mean",), members="none")
+    with pytest.raises(InputError, match="would have no products, because all forecasts keep their raw members"):
+        correct(make_corrector(), source, tmp_path / "out", options=options, on_problem="raw")
+    assert [each.name for each in tmp_path.iterdir()] == ["in"]
