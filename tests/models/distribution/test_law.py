@@ -226,7 +226,7 @@ def test_missing_values_have_no_probability_and_no_score(law):
 def test_score_and_moments_are_integrals_of_the_distribution_function(law):
     """And so is the threshold-weighted score, from the threshold on; `fair` changes the score of members only."""
     one, threshold = law(), 0.4
-    truth = torch.tensor([[0.0], [1.1]], dtype=torch.float64).expand(2, CELLS)
+    truth = torch.tensor([[-0.7], [1.1]], dtype=torch.float64).expand(2, CELLS)
     grid = torch.linspace(0, 1, 1201, dtype=torch.float64)
     tail = 1 - torch.logspace(-3, -13, 400, dtype=torch.float64)
     ends = torch.cat([one.quantile(torch.cat([grid.clamp(1e-12, 1 - 1e-12), tail])), truth])
