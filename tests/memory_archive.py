@@ -128,5 +128,5 @@ def evaluating(archive):
 def untrained_emos(archive, **options):
     """Return an EMOS of the archive's training year that is not fitted, and the samples of that year."""
     data = ForecastDataset(archive, TASK, [2014])
-    spec = {"_target_": "models.statistical.emos.EMOS", **options}
+    spec = {"_target_": "models.statistical.emos.EMOS", "shared": False, **options}
     return Corrector(TASK, data.grid, spec, data.static, PROVENANCE), data

@@ -34,7 +34,7 @@ SPECS = {name: spec for name, spec in SPECS.items() if claims(BUILT[name]).tiles
 NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 FITTED = ["mlp", "mlp from emos", *(name for name in SPECS if name not in NETWORKS)]
 """Models that are fitted on tiles. All networks fit the error maps of `mlp`, so that the others get a fitted state."""
-CASES = dict.fromkeys(SPECS, ODD) | {"emos that shares": SMALL}
+CASES = {name: ODD if name in NETWORKS else SMALL for name in SPECS}
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
 CASES |= {name: SMALL for name in SPECS if name not in CASES}
 SPECS["transformer of windows"] = SHIPPED["transformer"] | {"attention_window": 2}

@@ -79,7 +79,7 @@ def check_silent_end(folder, words):
 def test_small_data_import_no_package_for_large(folder):
     """Lightning takes 4 s, figures, Dask and units of physics half a second each."""
     heavy = {"pytorch_lightning", "torchmetrics", "matplotlib", "distributed", "numba", "xarray", "dask", "pint"}
-    train = ["train", *OPTIONS, "model=emos", "run_dir=emos"]
+    train = ["train", *OPTIONS, "model=emos", "model.shared=true", "run_dir=emos"]
     correct = ["correct", "corrector=emos/corrector.safetensors", "input=ensemble.nc", "output=out.nc"]
     for words in (train, correct):
         code, packages, ended = imported(folder, *words)

@@ -183,6 +183,8 @@ _TINY, _NEAR_ZERO = 1e-300, 1e-12
 _ELEMENTS_AT_ONCE = 2**17
 _QUADRATURE_NODES, _RECURRENCE_STEPS = 48, 8
 """With `_QUADRATURE_NODES`, the error of the derivative by a shape from `_RECURRENCE_STEPS` on is less than 2e-11."""
+_QUADRATURE = np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
+"""Nodes and weights, computed once: a fit needs them in every step."""
 
 
 class _IncompleteGamma(torch.autograd.Function):
@@ -224,10 +226,7 @@ def _by_shape(k: Tensor, x: Tensor) -> Tensor:
     integral = torch.zeros_like(a)
     # Several nodes are computed at once where there are few elements, because each operation takes some microseconds.
     at_once = max(1, min(_QUADRATURE_NODES, _ELEMENTS_AT_ONCE // max(a.numel(), 1)))
-    rule = (
-        torch.from_numpy(numbers).to(a, non_blocking=True)
-        for numbers in np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
-    )
+    rule = (torch.from_numpy(numbers).to(a, non_blocking=True) for numbers in _QUADRATURE)
     for nodes, weights in zip(*(leading(numbers, a).split(at_once) for numbers in rule), strict=True):
         v = middle + nodes * half
         integral = integral + (weights * torch.exp(-a * (torch.expm1(v) - v)) * (v + centre)).sum(0)

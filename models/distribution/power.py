@@ -13,9 +13,10 @@ from torch import Tensor
 from data_pipeline.common.errors import InputError
 from models.distribution.base import Distribution, average, in_double, missing_as, root, weighted_mean
 
-_NODES, _LAST = 28, 34.0
-"""Nodes of Gauss-Legendre, and the largest |log(τ/(1 - τ))| that is integrated: a probability of 2e-15 lies beyond."""
-
+_RULE = [(float(node), float(weight)) for node, weight in zip(*np.polynomial.legendre.leggauss(28), strict=True)]
+_LAST = 34.0
+"""Nodes and weights of Gauss-Legendre, and the largest |log(τ/(1 - τ))| that is integrated: a probability of 2e-15 lies
+beyond."""
 
 _STEPS, _WIDEST = 8, 10.0
 """Steps of the search for a wider Y, and the greatest factor of its standard deviation."""
@@ -168,11 +169,11 @@ def level_nodes(low: Tensor, high: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """
     start, end = (torch.asinh(_bounded_logit(level)) for level in (low, high))
     middle, half = (start + end) / 2, (end - start) / 2
-    for node, weight in zip(*np.polynomial.legendre.leggauss(_NODES), strict=True):
-        s = middle + half * float(node)
+    for node, weight in _RULE:
+        s = middle + half * node
         u = torch.sinh(s)
         level = torch.sigmoid(u)
-        yield level, float(weight) * half * torch.cosh(s) * level * torch.sigmoid(-u)
+        yield level, weight * half * torch.cosh(s) * level * torch.sigmoid(-u)
 
 
 def _bounded_logit(level: Tensor) -> Tensor:

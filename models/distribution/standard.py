@@ -150,8 +150,14 @@ def _dilogarithm(x: Tensor) -> Tensor:
 
     The integrand is analytic except for t <= -1, so the error of Gauss-Legendre with 12 nodes is less than 1e-16.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(12)
     total = torch.zeros_like(x)
-    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        total = total - weight / node * torch.log1p(-x * node)
+    for node, factor in _DILOGARITHM:
+        total = total - factor * torch.log1p(-x * node)
     return total
+
+
+_DILOGARITHM = [
+    ((node + 1) / 2, weight / (node + 1))
+    for node, weight in zip(*(part.tolist() for part in np.polynomial.legendre.leggauss(12)), strict=True)
+]
+"""Nodes, and weights divided by nodes, of Gauss-Legendre between 0 and 1."""

@@ -69,7 +69,7 @@ def test_all_verbs(archive, run_verb):
     prepared = run_verb(archive, "prepare", *OPTIONS)
     assert "grid         20 points, latitudes" in prepared
     assert prepared.count("192 fields of 10u are along the axes of the grid (uvRelativeToGrid=1)") == 1
-    run_verb(archive, "train", *OPTIONS, "model=emos", "run_dir=emos")
+    run_verb(archive, "train", *OPTIONS, "model=emos", "model.shared=true", "run_dir=emos")
     corrector = "emos/corrector.safetensors"
     run_verb(archive, "evaluate", *OPTIONS, f"correctors={{emos: {corrector}}}", "run_dir=scores")
     raw, truth = (fields(archive / f"{part}.grib") for part in ("ensemble", "analysis"))

@@ -116,14 +116,16 @@ def test_scores_are_those_of_one_process(toy):
     """
     data, few = with_holes(toy(TASK, GRID, 7)), toy(TASK, GRID, 2)
     data.samples = [one._replace(init_time=data[k // 2].init_time) for k, one in enumerate(data.samples)]
+    few.samples[1] = few[1]._replace(init_time=few[0].init_time)
     oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
     oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
-    cases = [((2, 2, 1), (data, oracle, True)), ((1, 1, 4), (data, oracle)), ((4, 1, 1), (few, None))]
-    whole = [results_on(Mesh.single(), *forecasts) for _, forecasts in cases]
+    four, two = [((2, 2, 1), (data, oracle, True))], [((1, 1, 2), (data, oracle)), ((2, 1, 1), (few, None))]
+    whole = [results_on(Mesh.single(), *forecasts) for _, forecasts in four + two]
     joint = [values for name, values in whole[0].items() if "energy_score_lead_times total" in name and "raw" in name]
     assert all(np.nansum(abs(values)) > 0 for values in joint)
     assert joint
-    for found, expected in zip(run_on_ranks(4, results_on_rank, cases)[0], whole, strict=True):
+    many = run_on_ranks(4, results_on_rank, four)[0] + run_on_ranks(2, results_on_rank, two)[0]
+    for found, expected in zip(many, whole, strict=True):
         assert list(found) == list(expected)
         for key, value in expected.items():
             if isinstance(value, float | np.ndarray):

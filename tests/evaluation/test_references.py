@@ -44,7 +44,7 @@ def archive():
 def test_emos_without_a_corrector_equals_a_trained_one(archive, scores_of, tmp_path):
     """`train model=emos` fits the same options to the same dates; the file takes the place of the reference."""
     own = scores_of("own")
-    corrector, data = untrained_emos(archive, shared=False)
+    corrector, data = untrained_emos(archive)
     corrector.fit(data)
     corrector.save(tmp_path / "emos.safetensors")
     given = scores_of("given", f"correctors={{emos: {tmp_path}/emos.safetensors}}")

@@ -4,10 +4,12 @@ Scores are of fresh samples of the same law, computed by the formulas of scoring
 distributions, not by the model's own weights.
 """
 
+import copy
 import math
 
 import pytest
 import torch
+from specs import quick_auto
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
@@ -67,6 +69,12 @@ def blind(signal, generator):
     return 280 + 3 * draw(signal[:1], generator) + 0.1 * draw(signal, generator)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with quick_auto():
+        yield
+
+
 @pytest.fixture(scope="module")
 def fitted():
     """A corrector of a world in which each lead time has another law."""
@@ -108,6 +116,22 @@ def test_a_forecast_without_information_becomes_climatology(fitted):
     crps, found = crps_of(fitted, blind, 72)
     assert crps == pytest.approx(IDEAL * math.sqrt(1 + 9), rel=0.03)
     assert found.where.all()
+
+
+def test_each_lead_time_has_its_own_weights(fitted):
+    """A part has all the weight at each lead time."""
+    made, parts = copy.deepcopy(fitted), {24: "emos", 48: "season", 72: "raw moments"}
+    made.model.raw.zero_()
+    made.model.weights.zero_()
+    for k, name in enumerate(parts.values()):
+        made.model.weights[made.model.names.index(name), k] = 1
+    made.model._set_used()
+    sample = next(batches(World(dict.fromkeys(parts, biased), count=6), 6))
+    with torch.no_grad():
+        found = made(sample).mean
+        for row, lead in enumerate(sample.lead_time.tolist()):
+            expected = made.model.parts[made.model.names.index(parts[lead])](sample).mean
+            torch.testing.assert_close(found[row], expected[row])
 
 
 def test_the_file_has_weights_choices_and_only_the_parts_with_a_weight(fitted, tmp_path):

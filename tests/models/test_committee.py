@@ -144,7 +144,7 @@ def test_correctors_that_cannot_be_averaged_are_errors(file_of, toy):
 def test_different_lower_bounds_are_an_error(file_of):
     """The mean of two bounds equals neither of them."""
     task = Task("rain", ["tp"], ["tp"], [24], ["lsm"])
-    spec = {"_target_": "models.statistical.emos.EMOS", "family": "censored_normal", "seasonal": False}
+    spec = {"_target_": "models.statistical.emos.EMOS", "family": "censored_normal", "shared": False}
     paths = [
         file_of(f"{lower}", seed, spec | {"lower": lower, "power": 1.0}, task) for seed, lower in enumerate((0, 0.1, 0))
     ]

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
 from data_pipeline.samples.inputs import static_values
 from data_pipeline.task import Task
+from models.averages.auto import CANDIDATES, Candidate
 from models.corrector import Corrector, build_model, needed_task
 from models.moved_stations import _maps
 from models.provenance.stations import StationCounts, describe_stations
@@ -75,7 +77,8 @@ def cut(batch, first, last):
 
 @pytest.mark.parametrize("name", [*cellwise(), "committee"])
 def test_known_stations_keep_their_forecast_and_new_ones_get_one(name, toy, tmp_path):
-    trained = fitted(SPECS["mlp"] if name == "committee" else SPECS[name], toy, stations(0, COUNT))
+    with patch.dict(CANDIDATES, emos=Candidate(SPECS["emos"])):
+        trained = fitted(SPECS["mlp"] if name == "committee" else SPECS[name], toy, stations(0, COUNT))
     if name == "committee":
         parts = [trained, trained]
         spec = {"_target_": "models.averages.committee.Committee", "specs": [part.spec for part in parts]}

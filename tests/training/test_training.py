@@ -112,7 +112,7 @@ def before_step(step, act):
     return training_step
 
 
-@pytest.mark.parametrize("step", [5, 12, 15, 23], ids=lambda step: f"epoch {step // 4}, batch {step % 4}")
+@pytest.mark.parametrize("step", [5, 12, 23], ids=lambda step: f"epoch {step // 4}, batch {step % 4}")
 def test_a_killed_and_resumed_run_is_the_same_run(whole, toy, tmp_path, step):
     val, every_step = toy(TASK, GRID, 8, seed=5), step % 2 == 1
     budget = Budget(threads=3) if every_step else Budget(memory_bytes=0, staging_bytes=40_000)

@@ -14,7 +14,7 @@ from evaluation.report.diagrams import calibration_drawing
 from evaluation.report.figure_style import INK, inline_svg
 from evaluation.report.figures import draw_figures
 from evaluation.report.headline import cannot_say, headline, scored_on
-from evaluation.report.page import page, write_report
+from evaluation.report.page import page
 from evaluation.report.provenance import run_facts
 from evaluation.report.score_tables import headline_table, scorecard
 from evaluation.report.tables import format_amount, member_count_table, plain_table
@@ -59,16 +59,6 @@ def entries(scores):
         yield model
         for slices in model["by"].values():
             yield from slices.values()
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """A report that was written once, and its drawings."""
-    folder, drawings = tmp_path_factory.mktemp("report"), draw_figures(make_target())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("evaluation.report.page.draw_figures", lambda *_: drawings)
-        write_report(folder, [make_target()])
-    return folder, drawings
 
 
 def page_of(scores, **options):

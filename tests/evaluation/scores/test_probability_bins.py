@@ -51,8 +51,9 @@ def test_the_compiled_search_finds_the_bins_of_other_devices(dtype):
     assert 0 <= bins_of(torch.tensor([torch.nan])).item() < BINS
 
 
-@pytest.mark.parametrize("M", [2, 7, 10, 23, 50, 51])
-@pytest.mark.parametrize("base_rate", [0.003, 0.01, 0.1, 0.5])
+@pytest.mark.parametrize(
+    ("M", "base_rate"), [(2, 0.5), (7, 0.1), (10, 0.01), (23, 0.003), (50, 0.1), (51, 0.01)], ids=str
+)
 def test_scores_of_members_are_those_of_the_sorted_probabilities(M, base_rate):
     random = np.random.default_rng(M)
     truth = random.standard_normal(20_000)
@@ -76,9 +77,9 @@ def test_scores_of_members_are_those_of_the_sorted_probabilities(M, base_rate):
 @pytest.mark.parametrize("base_rate", [0.003, 0.01, 0.1, 0.5, 0.9, 0.997])
 def test_scores_of_smooth_probabilities_are_exact_to_five_thousandths(base_rate, spread):
     """Normal forecasts with a correlation r of mean and truth, whose spread is right, too small or too large."""
-    limit, signal = stats.norm.isf(base_rate), np.linspace(-8, 8, 200_001)
+    limit, signal = stats.norm.isf(base_rate), np.linspace(-8, 8, 40_001)
     weight = stats.norm.pdf(signal) / stats.norm.pdf(signal).sum()
-    for r in (0.3, 0.45, 0.6, 0.8, 0.9, 0.99):
+    for r in (0.3, 0.6, 0.9, 0.99):
         error = np.sqrt(1 - r * r)
         happens, p = (stats.norm.sf((limit - r * signal) / (error * factor)) for factor in (1, spread))
         balanced = binned(p, weight * happens, weight * (1 - happens))

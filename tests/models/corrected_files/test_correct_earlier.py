@@ -15,7 +15,7 @@ from models.corrector import Corrector, narrow, needed_task
 
 GRID, DAYS, LEADS, MEMBERS = Grid.regular(5, 6), 60, [24, 48, 72], 3
 STARTS = np.datetime64("2020-01-01T00", "ns") + np.arange(DAYS) * np.timedelta64(1, "D")
-SPEC = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
+SPEC = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": True}
 TASK = needed_task(SPEC, Task("lagged", ["2t"], ["2t"], [24, 48], lagged=[24]))
 NUMBERS = {"number": ("number", range(MEMBERS), {"standard_name": "realization"})}
 

@@ -21,8 +21,8 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, count_sent_bytes
 from models.parallel.halo import plan_halo
 
-CONVOLUTIONS = [(2, 1, 2), (3, 1, 1), (5, 1, 2), (3, 2, 2), (4, 2, 1)]
-"""Kernel, stride, groups."""
+CONVOLUTIONS = {"half shifted": [(2, 1, 2), (3, 1, 1), (5, 1, 2), (3, 2, 2), (4, 2, 1)], "area": [(5, 1, 2), (3, 2, 2)]}
+"""Kernel, stride, groups, by grid."""
 
 
 class AlwaysOverlapping(Conv2d):
@@ -59,10 +59,10 @@ def domain_here(rank, grid=GRIDS["odd rows"]):
 def against_one_rank(rank):
     """Largest differences to one rank, if all ranks overlap and if every second one does."""
     found = {}
-    for title in ("half shifted", "area"):
+    for title, cases in CONVOLUTIONS.items():
         grid = GRIDS[title]
         domain = domain_here(rank, grid)
-        for case in CONVOLUTIONS:
+        for case in cases:
             one, _ = differentiate_layer(layer_on(grid, *case), field_on(Domain.of(grid)))
             _, least = differentiate_layer(layer_on(domain, *case), field_on(domain))
             for road, kind in (("all", AlwaysOverlapping), ("every second", (Conv2d, AlwaysOverlapping)[rank % 2])):

@@ -37,8 +37,8 @@ GRIDS = {
 }
 MESHES = [(1, 1, 1, 2), (1, 2, 1, 2)]
 """Data, bands, sectors, channels: the channel axis alone, and with bands. `networks_on_rank` adds sectors."""
-NETWORKS = ["unet", "smoe_unet", "transformer", "transformer of windows"]
-"""Models whose convolutions the channel axis divides, but those with the layers of others."""
+NETWORKS = ["smoe_unet", "transformer of windows"]
+"""Models whose convolutions the channel axis divides, but those whose layers these have."""
 PAIRS = {
     "few inputs": (5, 7, 3, 0.3),
     "many inputs": (11, 5, 3, 0.0),

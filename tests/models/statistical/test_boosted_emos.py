@@ -53,6 +53,16 @@ def test_other_inputs_improve_the_forecast_and_products_with_the_season_more():
     assert crps(full, test) < 0.22, "the true distribution scores 0.17"
 
 
+def test_the_number_of_steps_is_that_of_all_tiles(monkeypatch):
+    """A sum over tiles that grows with every step allows none."""
+    plain, stopped = BoostedEMOS(TASK, GRID), BoostedEMOS(TASK, GRID)
+    plain.fit([batch(seed=1)])
+    growing = "models.statistical.boosted_emos.allsum"
+    monkeypatch.setattr(growing, lambda curves, _: torch.arange(curves.shape[-1]).double().expand_as(curves))
+    stopped.fit([batch(seed=1)])
+    assert (stopped.coefficients != 0).sum() < (plain.coefficients != 0).sum()
+
+
 def test_a_shared_model_uses_static_fields():
     train, test = (b._replace(target=b.target + 2 * b.static[:, :1]) for b in (batch(seed=3), batch(seed=4)))
     model = BoostedEMOS(TASK, GRID, products=True, shared=True)

@@ -15,7 +15,7 @@ from models.statistical.crossfit import SINGLE_YEAR_FOLDS, fold_index, year_fold
 from models.statistical.emos import EMOS
 
 TASK, GRID = Task("toy", ["2t", "msl"], ["2t"], [24, 48]), Grid.regular(5, 8)
-MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "baseline": {"seasonal": False}}
+MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "baseline": {"seasonal": False, "shared": False}}
 
 
 def valid_year(sample):

@@ -18,7 +18,7 @@ from models.statistical.emos import EMOS
 
 SIZES = {"control": 1, "one system": 4, "another": 6}
 FIRSTS = {"control": 0, "one system": 1, "another": 5}
-SPEC = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
+SPEC = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": False}
 START, DAYS, TEST = np.datetime64("2011-01-01", "ns"), 200, 20
 
 
@@ -85,7 +85,7 @@ def ensemble_mos(members, truth, sizes=SIZES):
 
 def test_coefficients_of_groups_are_those_of_ensemble_mos():
     members, truth = weather()
-    emos = fitted(members, truth, shared=False)
+    emos = fitted(members, truth)
     for point in range(2):
         x, least = ensemble_mos(members[..., point], truth[:, point])
         assert x[1] > x[2] > x[3] > 0, "better groups have more weight"
@@ -131,7 +131,7 @@ def test_the_gain_of_groups_in_other_years_and_with_more_members():
 @pytest.mark.parametrize("shared", ["auto", True, False])
 def test_copies_of_a_group_change_nothing(shared):
     """The departures are zero; the raw ensemble is the same."""
-    members, truth = weather({"all": 5}, errors=(1.0,), biases=(0.5,))
+    members, truth = weather({"all": 5}, days=60, errors=(1.0,), biases=(0.5,))
     groups = {"one": 0, "other": 5}
     twice = np.concatenate([members, members], 1)
     one, two = fitted(twice, truth, None, shared=shared), fitted(twice, truth, groups, shared=shared)

@@ -67,13 +67,10 @@ def test_coefficients_are_interpolated_between_centres():
 
 def test_a_window_without_cases_gets_the_coefficients_of_the_whole_year():
     train = forecasts(range(2000, 2006), step=2, days=range(150, 240))
-    year, window = EMOS(TASK, GRID, seasonal=False), EMOS(TASK, GRID, seasonal=False, window_days=20)
+    year, window = (EMOS(TASK, GRID, seasonal=False, shared=False, **days) for days in ({}, {"window_days": 20}))
     year.fit([train])
     window.fit([train])
     torch.testing.assert_close(window.coefficients[0], year.coefficients[0])
     assert not torch.equal(window.coefficients[18], year.coefficients[0])  # centred on day 183
-    assert (
-        not (window.coefficients == raw_coefficients(window.regressions[0], False).view(-1, 1, 1, 1))
-        .all((1, 2, 3, 4))
-        .any()
-    )
+    raw = raw_coefficients(window.regressions[0], False).view(-1, 1, 1, 1)
+    assert not (window.coefficients == raw).all((1, 2, 3, 4)).any()
