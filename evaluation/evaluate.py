@@ -98,6 +98,7 @@ from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
+from models.provenance.noise import Noise
 from models.provenance.stations import StationCounts, describe_stations
 
 
@@ -140,7 +141,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     if writing is not None:
         wrote = write_forecasts(
             writing, evaluation.models, data.forecasts, plan.member_options, *plan.open_past(), plan.device,
-            list(board.written),
+            list(board.written), noise_by_name(plan, entrants.correctors),
         )  # fmt: skip
         say(f"wrote {', '.join(map(str, wrote))}")
     partial_scores.remove()
@@ -244,9 +245,31 @@ def load_correctors(plan: Plan) -> dict[str, FoldCorrectors]:
     for name, path, corrector in each_file(plan, correctors):
         check_emos(name, corrector, path)
     check_one_model({name: folds.first for name, folds in correctors.items()}, plan.runs)
+    if noise_by_name(plan, correctors) and EMOS_NAME in plan.references and EMOS_NAME not in correctors:
+        raise InputError(
+            "members=noise: the reference emos, which is fitted here, has no noise; set references=[raw,climatology], "
+            "or name a corrector emos that was trained with noise=true"
+        )
     for _, path, corrector in each_file(plan, correctors) if plan.member_counts else ():
         training_members(corrector, path, plan.member_counts)
     return correctors
+
+
+def noise_by_name(plan: Plan, correctors: Mapping[str, FoldCorrectors]) -> dict[str, Noise]:
+    """Return the noise of each corrector; {} if no method of the evaluation draws from it."""
+    if not any(METHODS[method].fitted for method in plan.methods):
+        return {}
+    if several := [name for name, folds in correctors.items() if len(folds.correctors) > 1]:
+        raise InputError(
+            f"members=noise: {several[0]} has several folds, each with noise of its own; score one fold at a time, or "
+            "leave out noise"
+        )
+    if without := [name for name, folds in correctors.items() if folds.first.noise is None]:
+        raise InputError(
+            f"members=noise: {without[0]} has no noise; run the command of its training again with noise=true, or "
+            "leave it out"
+        )
+    return {name: folds.first.noise for name, folds in correctors.items() if folds.first.noise}
 
 
 def at_stations_of_data(plan: Plan, correctors: Mapping[str, FoldCorrectors], mesh: Mesh) -> dict[str, FoldCorrectors]:
@@ -417,6 +440,7 @@ def score_entrants(
     options = ScoringOptions(
         cfg.batch_size, cfg.seed, plan.member_counts, written={*entrants.correctors, *entrants.own},
         levels=cfg.quantile_levels, methods=plan.methods, past=past, current=current,
+        noise=noise_by_name(plan, entrants.correctors),
         optional=["climatology", "persistence"], device=plan.device,
         groups=batch_groups(entrants.compared.values(), data.valid), scores=choice.scores, diagrams=choice.diagrams,
         thresholds=choice.thresholds, extremeness=climate,

@@ -24,7 +24,7 @@ from models.engines.shared_reading import SharedReading
 from models.members.conformal import band_weights
 from models.members.members import change_of_ecc_q, corrected_members, member_numbers
 from models.members.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
-from models.members.options import CorrectionOptions
+from models.members.options import CorrectionOptions, noise_of
 from models.members.past import Past
 from models.members.products import Product, product_fields
 from models.parallel.single_process import Processes
@@ -126,7 +126,7 @@ class CorrectionPipeline:
         products = product_fields(self.products, prediction, covered, task.targets)
         members = corrected_members(
             prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.past, self.raw,
-            partial(self._change, forecast.init_time),
+            partial(self._change, forecast.init_time), noise_of(self.options.members, self.engine.description),
         )  # fmt: skip
         self._bound(members, forecast, covered)
         if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
