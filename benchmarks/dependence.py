@@ -10,10 +10,15 @@ standard error over repetitions, and the share of repetitions in which the Diebo
 method better (+) or worse (-) than `ecc-q` at the level of 5 %. `gca, drawn` is the method of the paper, whose values
 are drawn, too; `raw` are the members before the correction.
 
-With `--cost`, printed are the seconds that each method takes for a forecast of 10 members on half a degree, and the
+With `--cost`, printed are the seconds that each method takes for a forecast on half a degree, and the
 fields that it reads beside the forecast, for 2 lead times and the past of 60 starts.
 
-    python -m benchmarks.dependence [--json] [--repetitions 100] [--starts 200] [--cost]
+With `--twin FOLDER`, printed are differences between methods in the twin experiment of this folder, for members after
+EMOS of three targets at two lead times: energy and variogram scores over tiles of 10 x 10 cells, over lead times and
+over targets, and the CRPS of the mean and of the maximum over 30 random regions of 50 cells, for 10 and 50 members. All
+differences have 95 % intervals over the starts of two years.
+
+    python -m benchmarks.dependence [--json] [--repetitions 100] [--starts 200] [--cost [--members 10]] [--twin FOLDER]
 """
 
 from __future__ import annotations
@@ -26,19 +31,27 @@ import numpy as np
 import torch
 
 from benchmarks.common import HALF_DEGREE, command_line, elapsed, report
-from data_pipeline.grid import Grid
+from data_pipeline.archive import Archive
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.grid import Grid, unit_vectors
 from data_pipeline.protocols import Fields, Window
-from data_pipeline.task import Variable
+from data_pipeline.sample import Sample
+from data_pipeline.split import Split
+from data_pipeline.task import Task, Variable
 from evaluation.kernels.vector_scores import vector_scores
+from models.corrector import Corrector
 from models.distribution import Normal
 from models.engines.forecast import RawForecast
 from models.engines.torch_engine import TorchPrediction
 from models.members.coupled_members import CellNames
+from models.members.coupling import written_members
 from models.members.members import change_of_ecc_q, corrected_members
 from models.members.methods import GAUSSIAN_STARTS, METHODS, Situation, gca
 from models.members.options import CorrectionOptions
 from models.members.past import Past
 from models.parallel.domain import Domain
+from models.provenance.noise import Noise
+from training.noise_fit import ERRORS, fit_noise
 
 D, M, TRAINING = 5, 50, 500
 LEADS, VARIABLES = tuple(range(1, D + 1)), (Variable.parse("10u"),)
@@ -179,7 +192,7 @@ class Counted:
             out[place] = self._values[wanted[place] % 40][window]
 
 
-def print_costs(grid: Grid = HALF_DEGREE, members: int = 10, past_starts: int = 60) -> dict[str, float]:
+def print_costs(members: int = 10, grid: Grid = HALF_DEGREE, past_starts: int = 60) -> dict[str, float]:
     """Print seconds and fields read of each method; return the seconds divided by the seconds of `ecc-q`."""
     domain, leads, start = Domain.of(grid), (24, 48), np.datetime64("2020-01-01", "s")
     days = (
@@ -199,6 +212,9 @@ def print_costs(grid: Grid = HALF_DEGREE, members: int = 10, past_starts: int = 
         for lead in leads
     }
     predicted = TorchPrediction(Normal(normal, normal + 1))
+    errors = np.random.default_rng(2).integers(-75, 76, (ERRORS, len(leads), *grid.shape), np.int8)
+    pairs = tuple((str(VARIABLES[0]), lead) for lead in leads)
+    noise = Noise(errors, pairs, tuple(range(ERRORS)), 0.7, 0.7)
     seconds = {}
     for method in METHODS:
         options, own, reader.count = CorrectionOptions(members=method), past(), 0
@@ -210,13 +226,119 @@ def print_costs(grid: Grid = HALF_DEGREE, members: int = 10, past_starts: int = 
 
         def both(own: Past = own, common: tuple[Any, ...] = common, change: Any = change) -> None:
             for one in forecasts.values():
-                corrected_members(predicted, one, *common, own, fields(np.array([start]), leads, members), change)
+                corrected_members(
+                    predicted, one, *common, own, fields(np.array([start]), leads, members), change, noise
+                )
 
         if not seconds:
             both()  # loads and compiles
         seconds[method] = elapsed(both) / len(leads)
         print(f"{method:<17} {seconds[method]:7.2f} s  {reader.count:6d} fields", flush=True)
     return {method: value / seconds["ecc-q"] for method, value in seconds.items()}
+
+
+BLOCK, REGIONS, REGION_CELLS = 10, 30, 50
+"""Rows and columns of a tile, number of regions, and cells of each, in the scores of the twin experiment."""
+
+
+class TwinScores:
+    """Scores of members of the twin experiment in the folder `path`, after EMOS that is fitted here."""
+
+    names = (
+        "cells, energy", "cells, variogram", "leads, energy", "leads, variogram", "targets, energy",
+        "targets, variogram", "regions, mean", "regions, maximum",
+    )  # fmt: skip
+
+    def __init__(self, path: str) -> None:
+        archive = Archive([f"{path}/output.*"], [f"{path}/analysis.*"], [f"{path}/static"])
+        inputs, split = ["z@500", "t@850", "2t"], Split([1998, 2013], [2014, 2015], [2016, 2017], gap_days=0)
+        self.task = task = Task("joint", inputs, inputs, [24, 48])
+        train, val, self.test = (
+            ForecastDataset(archive, task, split.dates(name, task.lead_times)) for name in ("train", "val", "test")
+        )
+        self.grid = grid = self.test.grid
+        spec = {"_target_": "models.statistical.emos.EMOS", "shared": True}
+        self.corrector = Corrector(task, grid, spec, self.test.static, meanings=train.meanings).eval()
+        print(f"fit of EMOS {elapsed(lambda: self.corrector.fit(train)):.0f} s")
+
+        def fit_own() -> None:
+            self.noise = fit_noise(self.corrector, train, val)
+
+        print(f"fit of the noise {elapsed(fit_own):.0f} s")
+        self.past = Past.of(archive, task, split.dates("train", task.lead_times))
+        self.current = archive.ensemble_fields(task.targets, task.lead_times)
+        places, rng = np.broadcast_arrays(grid.cell_latitudes, grid.cell_longitudes), np.random.default_rng(0)
+        points = unit_vectors(*(one.ravel() for one in places))
+        area = np.broadcast_to(grid.weights[:, None], grid.shape).ravel()
+        centres = rng.choice(len(points), REGIONS, p=area / area.sum())
+        self.regions = (points[centres] @ points.T).argsort(1)[:, -REGION_CELLS:]
+        rows, columns = (np.arange(size // BLOCK * BLOCK).reshape(-1, BLOCK) for size in grid.shape)
+        self.tiles = (rows[:, None, :, None] * grid.shape[1] + columns[None, :, None]).reshape(-1, BLOCK**2)
+        place = np.indices((BLOCK, BLOCK)).reshape(2, -1)
+        apart = np.linalg.norm(place[:, :, None] - place[:, None], axis=0)
+        self.nearness = np.divide(1, apart, out=np.zeros_like(apart), where=apart > 0)
+        truths = np.stack([self.test[k].target.numpy() for k in range(len(self.test))])
+        self.unit = truths.std(0).mean((1, 2))[:, None]
+        self.middle = truths.mean(0).reshape(len(self.unit), -1) / self.unit
+
+    @torch.no_grad()
+    def of(self, methods: Sequence[str], count: int) -> np.ndarray:
+        """Return the scores `names` (methods, 8, starts), in units of the standard deviation of each target."""
+        starts, leads = (one.numpy() for one in self.test.times())
+        found = []
+        for start in np.unique(starts):
+            rows = sorted(np.flatnonzero(starts == start), key=leads.__getitem__)
+            batch = Sample(*map(torch.stack, zip(*(self.test[int(row)] for row in rows), strict=True)))
+            predicted = self.corrector(batch)
+            truth = batch.target.flatten(2).double().numpy() / self.unit
+            found.append([])
+            for method in methods:
+                made = written_members(
+                    predicted,
+                    batch,
+                    self.task,
+                    self.grid,
+                    CorrectionOptions(members=method, member_count=count),
+                    self.past,
+                    self.current,
+                    self.noise,
+                )
+                found[-1].append(self._scores(made.members.flatten(3).double().numpy() / self.unit, truth))
+        return np.moveaxis(np.array(found), 0, -1)
+
+    def _scores(self, x: np.ndarray, y: np.ndarray) -> list[float]:
+        """Return the scores of members (M, L, T, N)."""
+
+        def over(members: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> list[float]:
+            """Score vectors along the last axis."""
+            d = truth.shape[-1]
+            vectors = np.moveaxis(members, -1, 1).reshape(len(members), d, -1), np.moveaxis(truth, -1, 0).reshape(d, -1)
+            return vector_scores(*vectors, weights / max(weights.sum(), 1)).mean(1)[[0, 2]].tolist()
+
+        pair, alone = (lambda d: 1 - np.eye(d)), np.zeros((1, 1))
+        sums = [(one[..., self.regions].mean(-1), one[..., self.regions].max(-1)) for one in (x, y)]
+        return [
+            *over(x[..., self.tiles], y[..., self.tiles], self.nearness),
+            *over(x.swapaxes(1, 3), y.swapaxes(0, 2), pair(y.shape[0])),
+            *over((x - self.middle).swapaxes(2, 3), (y - self.middle).swapaxes(1, 2), pair(y.shape[1])),
+            *(over(own[..., None], truth[..., None], alone)[0] for own, truth in zip(*sums, strict=True)),
+        ]
+
+
+def print_twin(path: str) -> dict[str, float]:
+    """Print differences in per cent with 95 % intervals; return those of 50 members of `noise` from `gca`."""
+    twin = TwinScores(path)
+    for count, methods in ((10, ("ecc-q", "decc", "schaake", "gca", "noise")), (50, ("ecc-q", "gca", "noise"))):
+        scores = dict(zip(methods, twin.of(methods, count), strict=True))
+        print(f"{count} members, %".ljust(17), *(f"{name:>18}" for name in twin.names))
+        for method, reference in (*((one, "ecc-q") for one in methods[1:]), ("noise", "schaake"), ("noise", "gca")):
+            if reference in scores:
+                own, other = scores[method], scores[reference]
+                change = 100 * (own - other) / other.mean(-1, keepdims=True)
+                error = 1.96 * change.std(-1, ddof=1) / change.shape[-1] ** 0.5
+                columns = (f"{one:+9.2f} ± {half:6.2f}" for one, half in zip(change.mean(-1), error, strict=True))
+                print(f"{method} - {reference}".ljust(17), *columns, flush=True)
+    return dict(zip(twin.names, change.mean(-1).tolist(), strict=True))
 
 
 def line(method: str, scores: np.ndarray, reference: np.ndarray) -> tuple[str, list[float]]:
@@ -239,13 +361,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repetitions", type=int, default=100)
     parser.add_argument("--starts", type=int, default=200)
     parser.add_argument("--cost", action="store_true", help="print what each method costs in place of scores")
+    parser.add_argument("--members", type=int, default=10, help="members of the forecast of --cost")
+    parser.add_argument("--twin", metavar="FOLDER", help="score members of the twin experiment in this folder")
     options = parser.parse_args(arguments)
+    if options.twin:
+        ratios = print_twin(options.twin)
+        report("dependence", ratios, options.json)
+        return
     if options.cost:
-        costs = print_costs()
+        costs = print_costs(options.members)
         print("seconds over those of ecc-q")
         report("dependence", costs, options.json)
         return
-    ratios: dict[str, float] = {}
+    ratios = {}
     for correlation in CORRELATIONS:
         simulation = Simulation(correlation, options.repetitions, options.starts)
         reference = simulation.scores("ecc-q")

@@ -20,7 +20,7 @@ from evaluation.report.provenance import run_facts
 from evaluation.report.tables import plain_table
 from evaluation.run.entrants import Entrants, audit_leaks, gather_models
 from evaluation.run.forecast_writer import check_writing, write_forecasts
-from evaluation.run.given_correctors import at_stations_of_data, load_correctors, station_counts
+from evaluation.run.given_correctors import at_stations_of_data, load_correctors, noise_by_name, station_counts
 from evaluation.run.plan import Plan
 from evaluation.run.results import Evaluation, load_finished
 from evaluation.run.scored_data import ScoredData, open_data
@@ -76,7 +76,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     if writing is not None:
         wrote = write_forecasts(
             writing, evaluation.models, data.forecasts, plan.member_options, *plan.open_past(), plan.device,
-            list(board.written),
+            list(board.written), with_first_runs(noise_by_name(plan, entrants.correctors), plan.runs),
         )  # fmt: skip
         say(f"wrote {', '.join(map(str, wrote))}")
     partial_scores.remove()
@@ -97,6 +97,7 @@ def score_entrants(
     scoring = ScoringOptions(
         options["batch_size"], options["seed"], plan.member_counts, written={*entrants.correctors, *entrants.own},
         levels=options["quantile_levels"], methods=plan.methods, past=past, current=current,
+        noise=noise_by_name(plan, entrants.correctors),
         optional=["climatology", "persistence"], device=plan.device,
         groups=batch_groups(entrants.compared.values(), data.valid), scores=choice.scores, diagrams=choice.diagrams,
         thresholds=choice.thresholds, extremeness=climate,

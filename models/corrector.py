@@ -45,6 +45,7 @@ from models.outline import check_finite, check_tensors, limited_modules, outline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.provenance.envelope import Envelope
+from models.provenance.noise import Noise
 from models.provenance.training_dates import state_fits, valid_days
 from models.provenance.training_summaries import TrainingSummaries, envelope_of
 from models.statistical.cases import Passes, check_lead_times, count_unfitted
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 FILE_FORMAT = 2
+NOISE = "noise"
+"""Name of the tensor and of the entry of the description that hold the noise."""
 BATCH_BYTES = 2**27
 """Bytes of samples that a fit reads at a time."""
 
@@ -93,6 +96,8 @@ class Corrector(nn.Module):
         self._learns = any(True for _ in self.model.parameters())
         self.envelope = envelope
         """The envelope of the training data; None before a fit, and for a model that reads physical values."""
+        self.noise: Noise | None = None
+        """What `members=noise` draws from."""
         self.notes: list[str] = []
         """Notes of the fit for the user, one sentence each."""
         moved = self.provenance.get("stations")
@@ -190,7 +195,7 @@ class Corrector(nn.Module):
             return self
         other = Corrector(self.task, domain, self.spec, self.static, self.provenance, self.meanings)
         other.load_state_dict(self.state_dict())
-        other.envelope = self.envelope
+        other.envelope, other.noise = self.envelope, self.noise
         return other.train(self.training)
 
     def at(self, points: Points, static: xr.Dataset | None = None) -> Corrector:
@@ -279,6 +284,9 @@ class Corrector(nn.Module):
         if self.envelope is not None:
             description["envelope"] = self.envelope.to_json()
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        if self.noise is not None:
+            description["noise"] = self.noise.to_json()
+            tensors[NOISE] = torch.from_numpy(self.noise.errors)
         # The file writer of safetensors does not raise OSError when the disk is full.
         with atomic_write(path) as file:
             file.write(save(tensors, {"deepweather": json.dumps(description)}))
@@ -288,6 +296,7 @@ class Corrector(nn.Module):
         """Return the corrector in a file. Raises `InputError` if the file is missing, damaged or not a corrector."""
         header = read_header(path)
         shapes = {name: torch.empty(shape, device="meta") for name, shape in header.shapes.items()}
+        shapes.pop(NOISE, None)
         build = _read_description(cls, path, header.description, shapes.get("static"))
         # Checked before memory is allocated for the model, and before its tensors are read.
         try:
@@ -303,6 +312,7 @@ class Corrector(nn.Module):
             ) from None
         except InputError as error:
             raise _naming(path, error) from None
+        errors = tensors.pop(NOISE, None)
         check_finite(path, tensors)
         build.keywords["static"] = tensors["static"]
         try:
@@ -316,6 +326,7 @@ class Corrector(nn.Module):
             raise InputError(
                 f"{path} holds a model {model} of an incompatible version; train the corrector again"
             ) from None
+        corrector.noise = _read_noise(path, header.description, errors, corrector)
         return corrector.eval()
 
 
@@ -361,6 +372,19 @@ def _read_description(cls: type[Corrector], path: str | Path, text: str, static:
     return partial(
         cls, task=task, grid=grid, spec=spec, static=static, provenance=provenance, meanings=meanings, envelope=envelope
     )
+
+
+def _read_noise(path: str | Path, text: str, errors: Tensor | None, corrector: Corrector) -> Noise | None:
+    """Return the noise of a corrector file, None without one."""
+    values = plain_json(text).get(NOISE)
+    if values is None and errors is None:
+        return None
+    try:
+        if errors is None or errors.shape[2:] != corrector.grid.shape:
+            raise ValueError("its noise has another grid")
+        return Noise.from_json(values, errors.numpy(), corrector.task)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{path} has invalid noise ({error}); train the corrector again") from None
 
 
 def _naming(path: str | Path, error: InputError) -> InputError:

@@ -35,6 +35,7 @@ from models.corrector import Corrector, needed_task
 from models.laws import with_laws
 from models.parallel.mesh import Mesh
 from training.auto import is_auto, train_auto
+from training.noise_fit import add_noise, check_noise
 from training.optimization.loss import Loss
 from training.optimization.specs import build_spec
 from training.run.trainer_options import TrainerOptions
@@ -72,6 +73,7 @@ def fit(
     batch_size: int = 8,
     learning_rate: float = 2e-3,
     seed: int = 0,
+    noise: bool = False,
     progress: Callable[[object], None] | None = None,
     **trainer: Any,
 ) -> Corrector:
@@ -91,7 +93,8 @@ def fit(
     truth: they are only reported (`report`), are missing (`mask`), or raise an `error`. `members` limits each forecast
     to its first members. With an `ensemble` on a grid and a `truth` at stations, the corrector is one of these
     stations; `station_cells` (`nearest`, `land`, `height`, `bilinear`) says which cells of the grid give their
-    forecasts. `loss` is a name of `conf/loss`, or a `training.optimization.loss.Loss`. `trainer` holds further options
+    forecasts. `loss` is a name of `conf/loss`, or a `training.optimization.loss.Loss`. With `noise`,
+    the corrector gets the noise that `correct(members="noise")` draws from. `trainer` holds further options
     of `conf/trainer`, such as `patience` or `accelerator`.
 
     `progress`, such as `print`, is called with each line about the run, and with each step of a `Progress`, whose text
@@ -116,6 +119,7 @@ def fit(
         with subscribed(messages):
             source = ArraySource(ensemble, truth, static, names, missing, truth_checks, station_cells)
         split = Split(train, val, test, gap_days=gap_days)
+        check_noise(noise, split)
         budget = machine_budget()
         if _in_memory(ensemble) and _in_memory(truth):
             budget = replace(budget, memory_bytes=0)
@@ -136,6 +140,9 @@ def fit(
             corrector = (train_auto if is_auto(plan) else train_corrector)(
                 plan, run, Mesh.single(), meter, lambda found: None
             )
+            assert corrector is not None, "only TrainerOptions.pruning ends a run without a corrector"
+            if noise:
+                add_noise(corrector, plan)
     except InterruptedRunError:
         raise KeyboardInterrupt from None
     except InputError as error:
@@ -143,7 +150,6 @@ def fit(
         for group in OPTION_GROUPS:
             text = text.replace(f"{group}.", "")
         raise type(error)(text.replace("data.split", "train and val")) from error.__cause__
-    assert corrector is not None, "only TrainerOptions.pruning ends a run without a corrector"
     corrector.provenance["made"] = datetime.now(UTC).isoformat(timespec="seconds")
     for warning in dict.fromkeys(messages.warnings):
         text = warning.removeprefix("warning: ").replace("data.archive.truth", "truth")

@@ -24,11 +24,14 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from models.corrector import Corrector, check_tiles, needed_task
+from models.device import choose_device
 from models.laws import with_laws
 from models.parallel.mesh import Mesh, join_mesh
 from models.parallel.mesh_shape import mesh_shape
+from models.parallel.single_process import SingleProcess
 from training.auto import is_auto, train_auto
 from training.initial_state import hash_corrector_files
+from training.noise_fit import add_noise, check_noise
 from training.optimization.loss import Loss
 from training.run.run_folder import FolderLock, claim, resumable
 from training.run.run_statistics import RunStatistics
@@ -54,6 +57,8 @@ def main(cfg: DictConfig) -> None:
     ):
         run(cfg, options, mesh, meter, lock)
         trained = mesh.run_on_first((Path(cfg.run_dir) / "corrector.safetensors").exists)  # a pruned run has none
+        if cfg.noise and trained:
+            say(mesh.run_on_first(lambda: run_noise(cfg, options)))
         if cfg.test_check is not None and trained:
             say(mesh.run_on_first(lambda: run_test_check(cfg)))
 
@@ -62,8 +67,10 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     """Open the data, claim the run folder, train, and save the corrector."""
     plan, run_dir = make_plan(cfg, options), Path(cfg.run_dir)
     # The first rank indexes the files and caches the index before the others open them.
-    # Options that follow from the targets are part of a run's identity.
-    given = hash_corrector_files(plain(cfg) | {"model": plan.spec})
+    # Options that follow from the targets are part of a run's identity; a finished run may get noise.
+    given = plain(cfg) | {"model": plan.spec}
+    del given["noise"]
+    given = hash_corrector_files(given)
     claimed = mesh.run_on_first(lambda: claim_folder(plan, run_dir, plan.statistics.describe(given, plan.loss)))
     mesh.run_on_first(lock.take)
     corrector_file = run_dir / "corrector.safetensors"
@@ -89,6 +96,7 @@ def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:
     archive, loss = build(cfg.data.archive), build(cfg.loss)
     split: Split = build(cfg.data.split)
     split.check_fold()
+    check_noise(cfg.noise, split)
     if not isinstance(loss, Loss):
         raise InputError(f"loss must be a subclass of training.optimization.loss.Loss, got a {type(loss).__name__}")
     spec = with_laws(plain(cfg.model), build(cfg.task))
@@ -122,6 +130,17 @@ def advise_store(cfg: DictConfig, moments: bool) -> str:
     return command and (
         f"a store of the samples is faster to read: {command}; then train with store={folder}, in another run_dir"
     )
+
+
+def run_noise(cfg: DictConfig, options: TrainerOptions) -> str:
+    """Fit the noise of the finished corrector, if its file has none; see `training.noise_fit`."""
+    file = Path(cfg.run_dir) / "corrector.safetensors"
+    corrector = Corrector.load(file)
+    if corrector.noise is not None:
+        return f"{file} has noise already"
+    add_noise(corrector.to(choose_device("auto", SingleProcess())), make_plan(cfg, options))
+    corrector.cpu().save(file)
+    return f"wrote {file} with noise, for members=noise"
 
 
 def run_test_check(cfg: DictConfig) -> str:

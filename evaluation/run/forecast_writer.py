@@ -26,6 +26,7 @@ from models.members.coupling import written_members
 from models.members.options import CorrectionOptions
 from models.members.past import Past
 from models.parallel.mesh import Mesh
+from models.provenance.noise import Noise
 
 _DIMENSIONS = ("init_time", "lead_time", "number", "latitude", "longitude")
 """The names that WeatherBench-X expects; `lead_time` is decoded as a time difference."""
@@ -54,6 +55,7 @@ def write_forecasts(
     current: Fields | None,
     device: torch.device | str,
     names: Collection[str],
+    noise: Mapping[str, Noise],
 ) -> list[Path]:
     """Write the members that `correct` would write, a file for each of the models `names` and each target.
 
@@ -85,7 +87,7 @@ def write_forecasts(
             batch = copy_batch(Sample(*(tensor[None] for tensor in forecasts[row])), device)
             for name in names:
                 forecast = models[name](batch)
-                members = written_members(forecast, batch, task, grid, options, past, current)
+                members = written_members(forecast, batch, task, grid, options, past, current, noise.get(name))
                 values = members.members[:, 0].cpu().numpy()
                 place = int(np.searchsorted(every, start)), task.lead_times.index(int(lead))
                 for k, array in enumerate(arrays[name]):

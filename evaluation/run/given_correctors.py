@@ -1,4 +1,4 @@
-"""The given correctors: their files, the stations of the data that are new to them."""
+"""The given correctors: their files, their noise, and the stations of the data that are new to them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
-from evaluation.forecasters.corrector_checks import check_emos, training_members
+from evaluation.forecasters.corrector_checks import EMOS_NAME, check_emos, training_members
 from evaluation.forecasters.fold_correctors import FoldCorrectors
 from evaluation.run.plan import Plan
 from evaluation.run.training_runs import check_one_model
 from models.corrector import Corrector
+from models.members.methods import METHODS
 from models.parallel.mesh import Mesh
+from models.provenance.noise import Noise
 from models.provenance.stations import StationCounts, describe_stations
 
 
@@ -29,9 +32,31 @@ def load_correctors(plan: Plan) -> dict[str, FoldCorrectors]:
     for name, path, corrector in each_file(plan, correctors):
         check_emos(name, corrector, path)
     check_one_model({name: folds.first for name, folds in correctors.items()}, plan.runs)
+    if noise_by_name(plan, correctors) and EMOS_NAME in plan.references and EMOS_NAME not in correctors:
+        raise InputError(
+            "members=noise: the reference emos, which is fitted here, has no noise; set references=[raw,climatology], "
+            "or name a corrector emos that was trained with noise=true"
+        )
     for _, path, corrector in each_file(plan, correctors) if plan.member_counts else ():
         training_members(corrector, path, plan.member_counts)
     return correctors
+
+
+def noise_by_name(plan: Plan, correctors: Mapping[str, FoldCorrectors]) -> dict[str, Noise]:
+    """Return the noise of each corrector; {} if no method of the evaluation draws from it."""
+    if not any(METHODS[method].fitted for method in plan.methods):
+        return {}
+    if several := [name for name, folds in correctors.items() if len(folds.correctors) > 1]:
+        raise InputError(
+            f"members=noise: {several[0]} has several folds, each with noise of its own; score one fold at a time, or "
+            "leave out noise"
+        )
+    if without := [name for name, folds in correctors.items() if folds.first.noise is None]:
+        raise InputError(
+            f"members=noise: {without[0]} has no noise; run the command of its training again with noise=true, or "
+            "leave it out"
+        )
+    return {name: folds.first.noise for name, folds in correctors.items() if folds.first.noise}
 
 
 def at_stations_of_data(plan: Plan, correctors: Mapping[str, FoldCorrectors], mesh: Mesh) -> dict[str, FoldCorrectors]:

@@ -42,6 +42,7 @@ from models.members.options import CorrectionOptions
 from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
+from models.provenance.noise import Noise
 from models.statistical.raw import Raw
 
 Forecaster = Callable[[Sample], Distribution]
@@ -70,7 +71,8 @@ class ScoringOptions:
 
     `member_counts` are numbers of first members that are scored too. `written` are the models whose members, as
     `correct` writes them with these quantile `levels`, are scored beside their distributions: those of the first of the
-    `methods`, and of all members also those of the others. `past` and `current` are what these read. An `optional`
+    `methods`, and of all members also those of the others. `past`, `current` and the
+    `noise` of each model are what these read. An `optional`
     model may give no number for some forecasts, which its comparisons leave out; it is left out itself if no forecast
     is left. Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all
     forecasts of a batch are of one group. `blocks` has the block of dates of each forecast for tests on maps, or -1.
@@ -91,6 +93,7 @@ class ScoringOptions:
     methods: tuple[str, ...] = ("ecc-q",)
     past: Past | None = None
     current: Fields | None = None
+    noise: Mapping[str, Noise] = field(default_factory=dict)
     optional: Collection[str] = ()
     device: torch.device | str = "cpu"
     groups: np.ndarray | None = None
@@ -293,18 +296,20 @@ class Scorer:
                 counted[name].add(rows, places, case)
                 for (count, method), tally_of in tallies.written.items():
                     if count == size and name in tally_of:
-                        values = self._written(forecast, some, method, tally_of[name].is_joint)
+                        values = self._written(name, forecast, some, method, tally_of[name].is_joint)
                         drawn = is_ensemble(forecast) or METHODS[method].values == "random levels"
                         tally_of[name].add(rows, places, Case(values, truth, uniform, size + 1, drawn, *shared))
 
-    def _written(self, forecast: Distribution, batch: Sample, method: str, joint: bool) -> Distribution:
+    def _written(self, name: str, forecast: Distribution, batch: Sample, method: str, joint: bool) -> Distribution:
         """Return the members that `correct` writes; which member has which value is right only for `joint` scores."""
         task, options = self.forecasts.task, self.options
         if not joint and METHODS[method].values == "levels":
             # Scores of single values do not depend on the order of the members.
             return member_values(forecast, task, batch.ensemble.shape[1], options.levels)
         made = CorrectionOptions(options.levels, options.seed, method)
-        return written_members(forecast, batch, task, self.domain, made, options.past, options.current)
+        return written_members(
+            forecast, batch, task, self.domain, made, options.past, options.current, options.noise.get(name)
+        )
 
     @property
     def _thresholds(self) -> tuple[tuple[Threshold, ...], ...]:

@@ -27,7 +27,7 @@ from models.engines.shared_reading import SharedReading
 from models.members.conformal import band_weights
 from models.members.members import change_of_ecc_q, corrected_members, member_numbers
 from models.members.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
-from models.members.options import CorrectionOptions
+from models.members.options import CorrectionOptions, noise_of
 from models.members.past import Past
 from models.members.products import product_fields
 from models.parallel.single_process import Processes
@@ -134,7 +134,7 @@ class CorrectionPipeline:
         else:
             members = corrected_members(
                 prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.past, self.raw,
-                partial(self._change, forecast.init_time),
+                partial(self._change, forecast.init_time), noise_of(self.options, self.engine.description),
             )  # fmt: skip
             self._bound(members, forecast, covered)
         whole = np.isfinite(members).all(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from models.distribution.base import ByTarget, Distribution, Patched, average, by_target, in_double, map_fields
 from models.distribution.bernstein import Bernstein
 from models.distribution.empirical import Empirical, empirical_quantiles
-from models.distribution.ensemble import Ensemble, energy_score
+from models.distribution.ensemble import Ensemble, energy_score, variogram_score
 from models.distribution.gamma import CensoredShiftedGamma
 from models.distribution.location_scale import (
     Bounded,
@@ -62,6 +62,7 @@ __all__ = [
     "power_transformed",
     "threshold_weighted_crps",
     "to_power",
+    "variogram_score",
 ]
 
 GAMMA = "censored_shifted_gamma"

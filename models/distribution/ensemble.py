@@ -101,6 +101,22 @@ def energy_score(members: Tensor, truth: Tensor, dim: int, fair: float = False) 
     return torch.linalg.vector_norm(members - truth, dim=dim).mean(0) - total / pair_divisor(M, fair)
 
 
+def variogram_score(members: Tensor, truth: Tensor, weights: Tensor, fair: bool = False) -> Tensor:
+    """Return the variogram score of order 1/2 of `members` (M, *S, d) against `truth` (*S, d), as (*S).
+
+    With v = √|xₖ − xₗ|, it is the sum over pairs (k, l) of `weights` (*S, d, d) times (v of the truth − mean of v over
+    the members)² (Scheuerer & Hamill 2015, doi:10.1175/MWR-D-14-00269.1). The fair score is the score less the variance
+    of that mean. Differences below 1e-6 count as 1e-6, where v has a gradient.
+    """
+
+    def roots(x: Tensor) -> Tensor:
+        return (x[..., :, None] - x[..., None, :]).abs().clamp(min=1e-6).sqrt()
+
+    v = roots(members)
+    error = (roots(truth) - v.mean(0)).square() - (v.var(0) / len(v) if fair else 0)
+    return (weights * error).sum((-2, -1))
+
+
 def pair_divisor(M: int, fair: float) -> float:
     """Return the divisor of the sum of differences over pairs i < j: M², or M(M - 1) if `fair`; see `Ensemble.crps`."""
     return M * M * (M - 1) / (M - 1 + fair) if fair and M > 1 else M * M

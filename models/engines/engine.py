@@ -20,6 +20,7 @@ from models.engines.forecast import RawForecast
 from models.parallel.domain import Domain
 from models.parallel.single_process import Processes
 from models.provenance.envelope import Envelope
+from models.provenance.noise import Noise
 from models.provenance.stations import StationCounts, describe_stations
 from models.provenance.training_climate import TrainingClimate
 
@@ -44,6 +45,8 @@ class CorrectorDescription:
     """SHA-256 of the file at `path`."""
     envelope: Envelope | None = None
     """What the corrector has seen in training; None for a model that reads physical values."""
+    noise: Noise | None = None
+    """What `members=noise` draws from; None without it, and for an exported corrector."""
 
     @property
     def station_counts(self) -> StationCounts | None:

@@ -56,6 +56,7 @@ class TorchEngine:
             path=path,
             sha256=sha256_of(path) if path else "",
             envelope=corrector.envelope,
+            noise=corrector.noise,
         )
 
     @classmethod

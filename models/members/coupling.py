@@ -25,6 +25,7 @@ from models.members.methods import METHODS
 from models.members.options import QUANTILE_LEVELS, CorrectionOptions
 from models.members.past import Past
 from models.parallel.domain import Domain
+from models.provenance.noise import Noise
 
 
 def written_members(
@@ -35,8 +36,10 @@ def written_members(
     options: CorrectionOptions | None = None,
     past: Past | None = None,
     current: Fields | None = None,
+    noise: Noise | None = None,
 ) -> Ensemble:
-    """Return the members that `correct` writes for a batch: (M, B, T, H, W) in physical units, with M as in `sample`.
+    """Return the members that `correct` writes for a batch: (M, B, T, H, W) in physical units, with M as in
+    `options` or `sample`.
 
     `distribution` is a model's forecast of the targets for `sample`, over (B, T, H, W); with a `Domain`, of this rank's
     tile. The members are those of `corrected_members`, so they are the same on any mesh and in any run; only the order
@@ -60,7 +63,7 @@ def written_members(
         b = keys.index((init, lead))
         return change_of_ecc_q(predictions[b], forecast(b, init, lead), task.targets, mask[b], domain, options)
 
-    members = torch.empty(raw.shape, dtype=raw.dtype)
+    members = torch.empty(len(raw), options.member_count or raw.shape[1], *raw.shape[2:], dtype=raw.dtype)
     for b, (init, lead) in enumerate(keys):
         chosen = options
         if METHODS[options.members].correlates and not all((init, other) in keys for other in task.lead_times):
@@ -68,7 +71,7 @@ def written_members(
         members[b] = torch.from_numpy(
             corrected_members(
                 predictions[b], forecast(b, init, lead), task.targets, mask[b], domain, chosen, past, current,
-                partial(change, init),
+                partial(change, init), noise,
             )
         )  # fmt: skip
     return Ensemble(members.movedim(1, 0).to(raw.device))

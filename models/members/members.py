@@ -36,6 +36,7 @@ from models.members.named_draws import uniform_draws
 from models.members.options import QUANTILE_LEVELS, CorrectionOptions
 from models.members.past import Past
 from models.parallel.domain import Domain
+from models.provenance.noise import Noise
 
 DEVIATIONS = np.linspace(-5, 5, 41)
 """Standard deviations at whose levels `ecc-t` computes quantiles; it interpolates linearly between them. This is exact
@@ -62,11 +63,12 @@ def corrected_members(
     past: Past | None = None,
     current: Fields | None = None,
     change: Callable[[int], np.ndarray] | None = None,
+    noise: Noise | None = None,
 ) -> np.ndarray:
     """Return the corrected members (`member_count`, T, h, w) of a forecast on this rank's tile.
 
     `mask` (T, h, w) is True where all raw members of a target have a value. The methods that read them need the `past`,
-    the raw members of all forecasts of the input (`current`), and `change`, as in `methods.Situation`.
+    the raw members of all forecasts of the input (`current`), `change`, and `noise`, as in `methods.Situation`.
     """
     count, method = options.member_count or len(forecast.raw), METHODS[options.members]
     names = CellNames(options.seed, _seconds(forecast.init_time), forecast.lead_time, domain)
@@ -90,7 +92,7 @@ def corrected_members(
         if kept is not None and raw_values is not None:
             members = np.where(kept, raw_values, members)
         if callable(method.template):
-            own = method.template(Situation(forecast, names, count, past, current, change))
+            own = method.template(Situation(forecast, names, count, past, current, noise, targets, change))
             found = template_order(own, names, count)
             # In cells that keep the raw members, these remain in their own order.
             order = found if order is None or kept is None else np.where(kept.reshape(len(kept), -1, 1), order, found)

@@ -14,10 +14,13 @@ from typing import Literal
 import numpy as np
 
 from data_pipeline.protocols import Fields
+from data_pipeline.task import Variable
 from models.engines.forecast import RawForecast
 from models.members.coupled_members import CellNames
-from models.members.named_draws import uniform_draws
+from models.members.named_draws import normal_draws
+from models.members.noise import noise_template
 from models.members.past import Past
+from models.provenance.noise import Noise
 
 GAUSSIAN_STARTS = 20, 200
 """Past starts, at least and at most, whose analyses give the correlations of `gca`."""
@@ -34,6 +37,9 @@ class Situation:
     past: Past | None = None
     current: Fields | None = None
     """The raw members of the targets in all forecasts of the input."""
+    noise: Noise | None = None
+    """The corrector's own."""
+    targets: tuple[Variable, ...] = ()
     change: Callable[[int], np.ndarray] | None = None
     """Returns what `ecc-q` adds to the raw members (M, T, h, w) of this start at a lead time (hours)."""
 
@@ -75,8 +81,7 @@ def gca(situation: Situation) -> np.ndarray:
     assert past is not None
     starts, names = past.starts(start, *GAUSSIAN_STARTS), situation.names
     member, seconds = np.arange(situation.count)[:, None], starts.astype(np.int64)
-    level, angle = (uniform_draws(names.seed, (names.init_time, seconds, member, part)) for part in (0, 1))
-    weights = np.sqrt(-2 * np.log(level)) * np.cos(2 * np.pi * angle)
+    weights = normal_draws(names.seed, (names.init_time, seconds, member))
     weights -= weights.mean(1, keepdims=True)
     template = np.zeros((situation.count, *situation.forecast.raw.shape[1:]))
     for analysis, own in zip(
@@ -103,6 +108,12 @@ def decc(situation: Situation) -> np.ndarray:
     return template
 
 
+def noise(situation: Situation) -> np.ndarray:
+    """Return noise with the dependence of the corrector's errors and the raw members' ranks; see `Noise`."""
+    assert situation.noise is not None
+    return noise_template(situation.noise, situation.forecast.raw, situation.targets, situation.names, situation.count)
+
+
 @dataclass(frozen=True)
 class MemberMethod:
     """How members are made."""
@@ -115,6 +126,8 @@ class MemberMethod:
     """Options that name the files that it reads."""
     compares: bool = False
     """Whether it compares forecasts at all lead times of a start."""
+    fitted: bool = False
+    """Whether it needs the noise that `train noise=true` has fitted to the corrector."""
     correlates: bool = False
     """Whether it needs the distributions at all lead times of a start."""
 
@@ -129,6 +142,7 @@ METHODS = {
     "schaake": MemberMethod(template=schaake, reads=("history",)),
     "simschaake": MemberMethod(template=simschaake, reads=(*PAST,), compares=True),
     "gca": MemberMethod(template=gca, reads=("history",)),
+    "noise": MemberMethod(template=noise, fitted=True),
     "member-by-member": MemberMethod("shifted"),
     "quantiles": MemberMethod(template=None),
 }

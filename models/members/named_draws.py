@@ -32,3 +32,11 @@ def splitmix64(x: np.ndarray) -> np.ndarray:
 def uniform_draws(seed: int, names: Iterable[int | np.ndarray]) -> np.ndarray:
     """Return float64 numbers in (0, 1) from the upper 52 bits of `named_draws`, at the centres of 2⁵² intervals."""
     return ((named_draws(seed, names) >> np.uint64(12)).astype(np.float64) + 0.5) / 2**52
+
+
+def normal_draws(seed: int, names: Iterable[int | np.ndarray]) -> np.ndarray:
+    """Return standard normal float64 numbers (Box-Muller)."""
+    names = tuple(names)
+    level, angle = (uniform_draws(seed, (*names, part)) for part in (0, 1))
+    drawn: np.ndarray = np.sqrt(-2 * np.log(level)) * np.cos(2 * np.pi * angle)
+    return drawn

@@ -10,8 +10,10 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.plotting_positions import POSITIONS
 from data_pipeline.task import Task
 from data_pipeline.writing.marks import TEMPLATES, KeyValue, check_keys
+from models.engines.engine import CorrectorDescription
 from models.members.conformal import ConformalLayer
 from models.members.methods import MEMBER_METHODS, METHODS, PAST, READ_METHODS, MemberMethod
+from models.provenance.noise import Noise
 
 QUANTILE_LEVELS = POSITIONS
 """Plotting positions of corrected members.
@@ -30,7 +32,7 @@ class CorrectionOptions:
 
     quantile_levels: str = "hazen"
     seed: int = 0
-    """Seed of the random numbers that order equal raw members, of `ecc-r` and of `gca`."""
+    """Seed of the random numbers that order equal raw members, of `ecc-r`, `gca` and `noise`."""
     members: str = "ecc-q"
     """One of `MEMBER_METHODS`, or `NO_MEMBERS`."""
     member_count: int | None = None
@@ -85,13 +87,27 @@ class CorrectionOptions:
         """How members are made; without members, a method that reads nothing."""
         return MemberMethod() if self.only_products else METHODS[self.members]
 
-    def check_task(self, task: Task) -> None:
-        """Raise `InputError` if the method needs files that no option names, or several lead times of the task."""
+    def check(self, corrector: CorrectorDescription) -> None:
+        """Raise `InputError` if the method needs files that no option names, or what the corrector lacks."""
         for option in self.method.reads:
             if not getattr(self, option):
                 raise InputError(f"members={self.members} needs {PAST[option]}; give their files with {option}=FILES")
         if not self.only_products:
-            check_correlates(self.members, task)
+            check_correlates(self.members, corrector.task)
+        noise_of(self, corrector)
+
+
+def noise_of(options: CorrectionOptions, corrector: CorrectorDescription) -> Noise | None:
+    """Return the noise of a corrector for a method that needs it. Raises `InputError` if it has none."""
+    if not options.method.fitted:
+        return None
+    if corrector.noise is None:
+        raise InputError(
+            f"members={options.members}: {corrector.name or 'the corrector'} has no noise, as exported and combined "
+            "correctors and those at new stations; run the command of its training again with noise=true, or choose "
+            "members=ecc-q"
+        )
+    return corrector.noise
 
 
 def check_correlates(method: str, task: Task) -> None:

@@ -51,7 +51,7 @@ class Past:
     def open(cls, options: CorrectionOptions, corrector: CorrectorDescription, names: Names = None) -> Past | None:
         """Open the past of a corrector's targets on its grid; None for a method that reads none."""
         task, target, history, reforecasts = corrector.task, corrector.target_grid, options.history, options.reforecasts
-        options.check_task(task)
+        options.check(corrector)
         if not history:
             return None
         analyses = analysis_fields(list(history), task.targets, names=names, target=target)

@@ -17,7 +17,7 @@ from models.parallel.domain import Domain
 
 GRID = Grid.regular(30, 30)
 SHAPE = (2, *GRID.shape)
-WITHOUT_PAST = [name for name, method in METHODS.items() if not method.reads]
+WITHOUT_PAST = [name for name, method in METHODS.items() if not method.reads and not method.fitted]
 TARGETS = Variable.parse("tp"), Variable.parse("2t")
 
 

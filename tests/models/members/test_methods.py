@@ -1,5 +1,6 @@
 """The law of all methods, in `correct` and `evaluate`, on tiles and the globe; and each template by brute force."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,9 +21,11 @@ from models.members.coupled_members import CellNames
 from models.members.coupling import written_members
 from models.members.members import change_of_ecc_q, corrected_members
 from models.members.methods import METHODS, Situation, gca
+from models.members.noise import noise_template
 from models.members.options import CorrectionOptions, check_correlates
 from models.members.past import Past
 from models.parallel.domain import Domain
+from models.provenance.noise import Noise
 
 GRID, LEADS, M = Grid.regular(4, 6), (24, 48), 7
 TASK = Task("two", ["10u", "10v"], ["10u", "10v"], LEADS)
@@ -55,6 +58,11 @@ CURRENT = Weather(DAYS[DAYS == START], LEADS, M, 1)
 PAST = Past(Weather(DAYS, (0,), 1, 2), LEADS, "the past", Weather(DAYS[::20], LEADS, 3, 3))
 
 
+FIELDS = tuple((str(target), lead) for lead in LEADS for target in TASK.targets)
+ERRORS = RNG.integers(-60, 60, (30, 4, *GRID.shape), np.int8)
+NOISE = Noise(ERRORS, FIELDS, tuple(range(30)), 0.6, 0.5)
+
+
 def forecast(lead, domain):
     raw = CURRENT.values[0, LEADS.index(lead)][..., domain.tile[0], :][..., domain.tile[1]]
     return RawForecast(raw.astype("f4"), np.ones(raw.shape[1:], bool), raw, START, lead, CURRENT.numbers)
@@ -75,7 +83,7 @@ def made(method, lead=24, domain=None, unchanged=None, **further):
         predicted.unchanged = unchanged
         return make(predicted, raw, TASK.targets, raw.mask, domain, options, *rest)
 
-    return corrected(corrected_members, lead, PAST, CURRENT, lambda of: corrected(change_of_ecc_q, of))
+    return corrected(corrected_members, lead, PAST, CURRENT, lambda of: corrected(change_of_ecc_q, of), NOISE)
 
 
 def batch():
@@ -102,7 +110,7 @@ def test_margins_tiles_kept_cells_and_evaluate(method):
             domain = Domain.split(GRID, 2, 2, rank)
             np.testing.assert_array_equal(made(method, lead, domain), domain.cut(members))
         of_batch = written_members(
-            Normal(MU, SIGMA), batch(), TASK, GRID, CorrectionOptions(members=method), PAST, CURRENT
+            Normal(MU, SIGMA), batch(), TASK, GRID, CorrectionOptions(members=method), PAST, CURRENT, NOISE
         )
         np.testing.assert_array_equal(of_batch.members[:, LEADS.index(lead)], members)
         kept = np.zeros((2, *GRID.shape), bool)
@@ -178,11 +186,28 @@ def test_draws_of_gca_have_the_correlation_of_the_analyses():
     assert abs(expected[: expected.shape[0] // 2, expected.shape[0] // 2 :]).max() > 0.2  # something is there to find
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.6])
+def test_draws_of_noise_have_the_correlation_of_the_errors(weight):
+    """4000 draws in cells, targets and lead times together, against sums over errors and raw normal scores."""
+    noise, start, domain = replace(NOISE, more=weight), int(START.astype(np.int64)), Domain.of(GRID)
+    raw = {lead: CURRENT.values[0, LEADS.index(lead)] for lead in LEADS}
+    draws = [noise_template(noise, raw[lead], TASK.targets, CellNames(0, start, lead, domain), 4000) for lead in LEADS]
+    found = np.corrcoef(np.concatenate([one.reshape(4000, -1) for one in draws], 1).T)
+    scores = norm.ppf((np.stack([ranks(raw[lead]) for lead in LEADS], 1).reshape(M, -1) + 0.5) / M)
+    errors = ERRORS.reshape(30, -1) / 25
+    expected = (1 - weight**2) * errors.T @ errors / 30 + weight**2 * scores.T @ scores / M
+    deviation = np.sqrt(np.diag(expected))
+    assert abs(found - expected / deviation / deviation[:, None]).max() < 5 / np.sqrt(4000)
+
+
 def test_what_is_not_at_hand_is_refused_with_a_way_out():
     for name, method in METHODS.items():
         if method.reads:
             with pytest.raises(InputError, match=f"members={name} needs past analyses; give .* history=FILES"):
-                CorrectionOptions(members=name).check_task(TASK)
+                CorrectionOptions(members=name).check(SimpleNamespace(task=TASK, noise=None, name="net"))
+        elif method.fitted:
+            with pytest.raises(InputError, match=f"members={name}: net has no noise.* run .* noise=true"):
+                CorrectionOptions(members=name).check(SimpleNamespace(task=TASK, noise=None, name="net"))
         else:
             with pytest.raises(InputError, match=f"members={name} reads no past forecasts; remove reforecasts"):
                 CorrectionOptions(members=name, reforecasts=("a",))

@@ -27,6 +27,7 @@ from models.members.options import CorrectionOptions
 from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.single_process import SingleProcess
+from models.provenance.noise import Noise
 
 GRID = Grid.regular(60, 60)
 START = np.datetime64("2016-01-03T00", "s")
@@ -170,17 +171,25 @@ def files(tmp_path_factory):
                 field, day = 280 + random.normal(size=FILE_GRID.shape), start + timedelta(hours=lead)
                 file.write(analysis.encode(field, shortName="2t", dataDate=int(f"{day:%Y%m%d}"), endStep=0))
     corrector = random_corrector(Task("toy", ["2t"], ["2t"], (24, 48)), grid=FILE_GRID, size=1.0)
+    errors = random.integers(-60, 60, (20, 2, *FILE_GRID.shape), np.int8)
+    corrector.noise = Noise(errors, (("2t", 24), ("2t", 48)), tuple(range(20)), 0.5, 0.5)
     corrector.save(folder / "a.safetensors")
     export(folder / "a.safetensors", folder / "a.onnx")
     return folder, corrector
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.reads])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.reads or method.fitted])
 def test_files_datasets_and_exported_correctors_give_one_result(files, tmp_path, method):
     folder, corrector = files
     read = {option: (str(folder / {"history": "past"}.get(option, option)),) for option in METHODS[method].reads}
     options, found = CorrectionOptions(members=method, **read), []
-    for engine in (TorchEngine(corrector), OnnxEngine(folder / "a.onnx")):
+    # An exported corrector has no noise.
+    second = (
+        TorchEngine(Corrector.load(folder / "a.safetensors"))
+        if METHODS[method].fitted
+        else OnnxEngine(folder / "a.onnx")
+    )
+    for engine in (TorchEngine(corrector), second):
         correct_files([engine], [folder / "input"], tmp_path / "out", SingleProcess(), options)
         found.append(read_values(tmp_path / "out").reshape(2, 4, *FILE_GRID.shape))
     np.testing.assert_allclose(found[0], found[1], atol=2e-3)
