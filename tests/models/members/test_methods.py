@@ -164,7 +164,7 @@ def test_similar_starts_by_brute_force():
             own, other = CURRENT.values[0, k, :, t], values[place, k, :, t]
             scale = (np.sqrt(area) * values[places][:, k, :, t].mean(1).std(0)).mean()
             total += (area * (own.mean(0) - other.mean(0)) ** 2).sum() / scale**2
-            total += (area * (own.std(0) - other.std(0)) ** 2).sum() / scale**2
+            total += (area * (own.std(0, ddof=1) - other.std(0, ddof=1)) ** 2).sum() / scale**2
         distances.append(total)
     expected = season[np.argsort(distances)[:M]]
     assert PAST.similar_starts(START, M, CURRENT).tolist() == expected.tolist()
