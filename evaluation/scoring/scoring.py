@@ -73,8 +73,9 @@ class ScoringOptions:
     `correct` writes them with these quantile `levels`, are scored beside their distributions: those of the first of the
     `methods`, and of all members also those of the others. `past`, `current` and the `noise` of each model are what
     these read. An `optional` model may give no number for some forecasts, which its comparisons leave out; it is left
-    out itself if no forecast is left. Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all
-    forecasts of a batch are of one group. `blocks` has the block of dates of each forecast for tests on maps, or -1.
+    out itself if no forecast is left. Models are already on `device`, to which batches are moved. With `groups`, a
+    number for each forecast, all forecasts of a batch are of one group. `blocks` has the block of dates of each
+    forecast for tests on maps, or -1.
     `thresholds` holds the thresholds of each target; percentiles of climatology are left out if climatology is not
     scored. `extremeness` returns the extreme forecast index of the raw ensemble. The members of `undrawn` models are
     quantiles, not random draws.
