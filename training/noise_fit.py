@@ -2,8 +2,9 @@
 
 The noise has the errors of the corrector in starts of the training. The weight of the raw members' ranks is chosen in
 validation by the energy score plus the variogram score of the members that `correct` would make, in normal scores, over
-vectors: values of neighbouring cells at all lead times and of all targets. It is 0 or 1 for as many members as the raw
-ensemble has, and one of `WEIGHTS` for `MORE` times as many. Margins stay those of the corrector.
+vectors: values of neighbouring cells at all lead times and of all targets. For as many members as the raw ensemble has,
+it is 1, or 0 if noise is better by more than two standard errors over starts; for `MORE` times as many, it is the best
+of `WEIGHTS`. Margins stay those of the corrector.
 """
 
 from __future__ import annotations
@@ -86,14 +87,16 @@ def fit_noise(corrector: Corrector, train: ForecastDataset, val: ForecastDataset
         error[:] = np.where(error == NO_ANALYSIS, 0, (error - mean).clip(-127, 127))
     noise = Noise(stored, fields, tuple(times), 1.0, 1.0)
     M = val.members
-    scores = np.zeros((2, len(WEIGHTS)))
+    found = []
     for rows in watched(chosen, "noise: choice of the weight, start"):
         samples = [val[int(row)] for row in rows]
         truth, ranks = _normal_scores(corrector, samples), _ranks(corrector, samples)
         names = CellNames(seed, int(samples[0].init_time), 0, corrector.domain)
-        scores += _scores(noise, truth, ranks, names, (M, MORE * M))
+        found.append(_scores(noise, truth, ranks, names, (M, MORE * M)))
+    scores, gain = np.mean(found, 0), np.array([each[0, -1] - each[0, 0] for each in found])
+    clear = len(gain) > 1 and gain.mean() > 2 * gain.std(ddof=1) / math.sqrt(len(gain))
     # Copies of raw members differ by their noise only, so that its weight is never 0.
-    as_many, more = float(scores[0, -1] <= scores[0, 0]), WEIGHTS[int(scores[1, :-1].argmin())]
+    as_many, more = float(not clear), WEIGHTS[int(scores[1, :-1].argmin())]
     gains = (100 * (row[WEIGHTS.index(own)] / row[-1] - 1) for row, own in zip(scores, (as_many, more), strict=True))
     say(
         f"noise: errors of {len(starts)} starts; the raw ranks have the weight {as_many:g} in up to {M} members and "

@@ -81,7 +81,7 @@ def test_members_hang_together_like_the_truth(right, tmp_path):
     options = {"task": TASK, "train": [2014, 2015], "val": [2016, 2016], "noise": True}
     fit({"model": "emos", "shared": True, "seasonal": False}, ensemble, truth, **options).save(tmp_path / "a")
     corrector, some = Corrector.load(tmp_path / "a"), ensemble.isel(init_time=slice(-8, None))
-    assert right or corrector.noise.as_many == 0
+    assert corrector.noise.as_many == float(right)  # without clear evidence, the order of the raw members
     found = {}
     for method in ("noise", "ecc-q"):
         for count in (M, 4 * M):
