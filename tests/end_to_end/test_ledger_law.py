@@ -150,7 +150,7 @@ def test_all_use_the_same_forecasts_or_refuse_alike(command, tmp_path, defect, m
     prepare = command(tmp_path, "prepare", *options)
     with ending("training.training_run.open_training_data"):
         train = command(tmp_path, "train", *options, "model=mlp", "run_dir=run")
-    with ending("evaluation.regions.region_weights"):
+    with ending("evaluation.run.scored_data.region_weights"):
         evaluate = command(tmp_path, "evaluate", *options, "run_dir=scores")
     lines, error = fitted(tmp_path, task, split, missing)
 

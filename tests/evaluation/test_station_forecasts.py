@@ -36,7 +36,7 @@ def written(toy, folder, ids):
     )
     data.meanings = [Meaning.stated(TASK.targets[0], TASK.lead_times)]
     models = {"raw": Raw(TASK, stations), "net": warmer}
-    paths = write_forecasts(folder, models, data, CorrectionOptions(), None, None, "cpu", ["net"])
+    paths = write_forecasts(folder, models, data, CorrectionOptions(), None, None, "cpu", ["net"], {})
     assert [path.name for path in paths] == ["raw.nc", "net.nc"]
     return data, models, stations, dict(zip(models, paths, strict=True))
 

@@ -54,6 +54,7 @@ from models.members.members import corrected_members
 from models.members.options import MEMBER_METHODS, CorrectionOptions
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
+from models.provenance.noise import Noise
 from training.optimization import loss as loss_module
 
 CELLS = 5
@@ -509,8 +510,9 @@ def members_of(prediction, method, raw, target=TARGET):
         read_analyses=lambda *_: iter(raw.raw[::-1]), error_root=lambda *_: np.ones((1, 1, *SHAPE[1:])),
     )  # fmt: skip
     options = CorrectionOptions(members=method)
+    noise = Noise(np.zeros((1, 1, *GRID.shape), np.int8), ((str(target), 24),), (0,), as_many=1.0, more=1.0)
     return corrected_members(
-        prediction, raw, (target,), raw.mask, Domain.of(GRID), options, past, past, lambda _: 0 * raw.raw
+        prediction, raw, (target,), raw.mask, Domain.of(GRID), options, past, past, lambda _: 0 * raw.raw, noise
     )
 
 
