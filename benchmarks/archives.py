@@ -202,7 +202,7 @@ def lines_of(name: str, found: Mapping[str, Any]) -> list[str]:
         cells = [f"{crps[model]:.4g}" if model in crps else "refused" for model in (*REFERENCES, DEFAULT)]
         cells.append("–" if best is None else f"{crps[best]:.4g} ({best})")
         ratio = against["difference"] / against["standard_error"]
-        cells.append(f"{ratio:+.1f} vs {against['best']}")
+        cells.append(f"{ratio:+.1f} vs {against['best']}" if math.isfinite(ratio) else "one start")
         rows.append(f"| {name}, {lead} h | " + " | ".join(cells) + " |")
     return rows
 
