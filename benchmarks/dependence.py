@@ -326,7 +326,7 @@ class TwinScores:
 
 
 def print_twin(path: str) -> dict[str, float]:
-    """Print differences in per cent with 95 % intervals; return those of 50 members of `noise` from `gca`."""
+    """Print differences of methods in per cent with 95 % intervals; return the differences of `noise` from `gca`."""
     twin = TwinScores(path)
     for count, methods in ((10, ("ecc-q", "decc", "schaake", "gca", "noise")), (50, ("ecc-q", "gca", "noise"))):
         scores = dict(zip(methods, twin.of(methods, count), strict=True))

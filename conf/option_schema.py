@@ -1,6 +1,6 @@
 """The JSON schema of a file of options, with which editors complete names and underline wrong ones and wrong values.
 
-`deepweather VERB --help schema` prints it. Types are those of the constructors that get the options.
+`deepweather VERB --help schema` prints the schema. The type of an option is the type of the argument that it sets.
 """
 
 from __future__ import annotations

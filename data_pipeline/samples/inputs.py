@@ -125,7 +125,7 @@ def _of_groups(task: Task, groups: Sequence[ChannelGroup]) -> InputFields:
 
 
 def _with_groups(base: Fields, source: FieldSource, earlier: FieldSource, own: Task, task: Task) -> InputFields:
-    """Return the channels of `task`. `base` has those of `own`, the task without formulas of groups of members."""
+    """Return the channels of `task`. `base` has the channels of `own`, the task without formulas of groups."""
     leads, everyone = tuple(range(len(task.lead_times))), tuple(range(len(base.numbers)))
     groups = [ChannelGroup(own.channels, base, leads, everyone)]
     formulas = task.formulas[len(own.formulas) :]

@@ -311,7 +311,7 @@ class _BlockWriter:
         return values.view(self.variable.dtype) if values.dtype.kind == "u" else values
 
     def _position(self, field: int) -> dict[str, int]:
-        """Return the index of a field along each dimension but those of its cells."""
+        """Return the index of a field along each dimension, except the dimensions of its cells."""
         index = np.unravel_index(field, self.block.shape)
         return {name: int(at) for name, at in zip(self.block.outer, index, strict=True)}
 

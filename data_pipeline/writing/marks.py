@@ -44,7 +44,7 @@ ALIASES = (
     "levtype", "levelist", "perturbationNumber", "typeOfEnsembleForecast", "grid", "gridType", "Ni", "Nj", "values",
     "packingType", "bitsPerValue", "decimalPrecision", "decimalScaleFactor", "bitmapPresent", "missingValue",
 )  # fmt: skip
-"""Other names of keys that say which field a message holds; `with_keys` finds those that are not named here."""
+"""Further names of such keys, of the grid and of the values. `with_keys` also finds names that are not in this list."""
 KeyValue = str | int | float
 
 

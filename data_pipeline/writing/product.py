@@ -47,7 +47,7 @@ class Product:
 
     @property
     def suffix(self) -> str:
-        """The end of the variable's name: `mean`, `spread`, `quantile`, or such as `probability_less_than`."""
+        """The end of the variable's name: `mean`, `spread`, `quantile`, or a name like `probability_less_than`."""
         return self.kind if self.threshold is None else f"probability_{RELATIONS[self.threshold.side]}"
 
     @property

@@ -1,1 +1,1 @@
-"""One run of `evaluate`: its options, what it scores, and the files that it writes."""
+"""One run of `evaluate`: its options, the models and forecasts that are scored, and the files of its results."""

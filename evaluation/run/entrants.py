@@ -46,7 +46,7 @@ from models.parallel.mesh import Mesh
 
 @dataclass(frozen=True)
 class Entrants:
-    """All models that are scored, by name; `compared` holds those that are correctors.
+    """All models that are scored, by name; `compared` holds the correctors among them.
 
     `correctors` are the given ones, `own` an EMOS that was fitted here. `fits` and `notes` give rise to warnings.
     """
