@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from conf import reporting
@@ -24,6 +25,9 @@ from conf.command_line import SHORT, unknown_option
 from conf.hydra_sweep import register
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.packages import conf_folders
+
+_checked: dict[tuple[str, ...], DictConfig] = {}
+"""The options that `checked` has composed and no run has used yet, by verb and words."""
 
 
 class Packages(SearchPathPlugin):
@@ -60,7 +64,19 @@ def run(name: str, function: Callable[[DictConfig], None]) -> None:
     # Hydra's own report of a wrong option has many lines and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     with reporting():
-        hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
+        if any(re.match(r"-|[+~]*hydra[./]", word) for word in sys.argv[1:]):
+            hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
+            return
+        # A plain run: `hydra.main` would compose the options twice, which takes a second.
+        before, cfg = HydraConfig.instance().cfg, checked(name, sys.argv[1:])
+        _checked.clear()
+        HydraConfig.instance().set_config(cfg)
+        try:
+            with open_dict(cfg):
+                del cfg["hydra"]
+            task(cfg)
+        finally:
+            HydraConfig.instance().cfg = before
 
 
 def own_words() -> list[str]:
@@ -85,6 +101,13 @@ def shared_words(groups: Sequence[str], settings: Mapping[str, int | str | Seque
             if key not in names
         ]
     return [*(f"{group}={chosen[group]}" for group in groups), *changes]
+
+
+def checked(name: str, words: Sequence[str]) -> DictConfig:
+    """Return the options of a verb with those of Hydra, composed before or now: at most once in a command."""
+    if (key := (name, *words)) not in _checked:
+        _checked[key] = composed(name, words, return_hydra_config=True)
+    return _checked[key]
 
 
 def composed(name: str, words: Sequence[str], **options: Any) -> DictConfig:

@@ -22,7 +22,6 @@ import pytest
 import torch
 import xarray as xr
 from browser import CHROMIUM, Browser
-from hydra._internal.hydra import Hydra
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from kept import TWIN_PROGRAM, kept
@@ -34,7 +33,6 @@ from torch.utils.data import Dataset
 from twin_project import make_project, make_twin
 from waiting import eventually, running_loaders
 
-import conf
 from data_pipeline.common import interruption
 from data_pipeline.common.interruption import SIGNALS
 from data_pipeline.grid import Grid
@@ -93,10 +91,6 @@ if "numba" not in sys.modules:
 # Commands that tests run in this process must not end it, and no signal may do so after them.
 interruption.end_soon = sys.exit
 interruption.install = partial(lambda install, *, at_once=False: install(), interruption.install)
-
-
-# Hydra composes all options twice, first to find `hydra.mode` in them, which no test sets: half of a short command.
-Hydra.get_mode = lambda *_, **__: None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -178,8 +172,7 @@ def run_command(folder: Path, *arguments: str, pictures: bool = False) -> Comman
     """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start.
 
     The figures of a page are blank without `pictures`. References are EMOS of single cells: to choose a degree of
-    sharing takes longer than most evaluations. Options are composed once: a program composes them before it imports the
-    verb, too.
+    sharing takes longer than most evaluations.
     """
     from models import reference_emos  # a file that is imported here does not count as one that every test reaches
 
@@ -187,12 +180,12 @@ def run_command(folder: Path, *arguments: str, pictures: bool = False) -> Comman
     stdout, stderr = io.StringIO(), io.StringIO()
     drawing = not pictures and {"evaluate", "monitor"} & {*arguments}
     figures = blank_figures() if drawing else contextlib.nullcontext()
-    cells, once = patch.dict(reference_emos.SPEC, shared=False), patch.object(conf, "check_words")
+    cells = patch.dict(reference_emos.SPEC, shared=False)
     code = 0
     try:
         os.chdir(folder)
         sys.argv = ["deepweather", *arguments]
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), figures, cells, once:
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), figures, cells:
             deepweather.main()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

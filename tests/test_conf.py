@@ -2,8 +2,10 @@
 
 import shlex
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 
 from conf import build, explain, plain
@@ -102,6 +104,15 @@ def test_every_experiment_is_built_and_has_its_own_run_folder():
 def test_a_verb_writes_only_into_its_run_folder(verb):
     cfg = composed(verb, ["+run_dir=x"] if verb == "correct" else ["run_dir=x"], return_hydra_config=True)
     assert (cfg.hydra.run.dir, cfg.hydra.output_subdir) == (".", None)
+
+
+def test_a_command_composes_its_options_once(command, tmp_path):
+    """It takes half a second, and is needed before the verb is imported and when it runs."""
+    before = HydraConfig.instance().cfg
+    with patch("conf.hydra_command.compose", wraps=compose) as composing:
+        assert command(tmp_path, "evaluate", "correctors={unet: none}", *YEARS).code == 2
+    assert composing.call_count == 1
+    assert HydraConfig.instance().cfg is before
 
 
 def test_only_user_errors_are_explained():

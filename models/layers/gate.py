@@ -51,7 +51,7 @@ class SphereGate(nn.Module):
         self.out, terms = Domain.of(grid), (degree + 1) ** 2
         # The squares of all harmonics sum to their number at every point, so the variance is the same as for a latent
         # gate.
-        self.weight = nn.Parameter(torch.randn(experts, terms) * (experts / outputs / terms) ** 0.5)
+        self.weight = nn.Parameter(torch.empty(experts, terms).normal_(std=(experts / outputs / terms) ** 0.5))
         latitude = np.radians(self.out.grid.latitudes)
         longitude = np.radians(np.array(self.out.grid.longitudes))
         order = np.arange(-degree, degree + 1)

@@ -98,7 +98,7 @@ class ClimateBaseline(Baseline):
         L, T = len(task.lead_times), len(task.targets)
         self.climate = EnsembleClimate(task, grid)
         self.register_buffer("known", torch.zeros(L, T, *grid.shape))
-        self.register_buffer("weights", torch.tensor(RAW_WEIGHTS)[:, None, None].repeat(1, L, T))
+        self.register_buffer("weights", torch.tensor(RAW_WEIGHTS)[:, None, None].expand(-1, L, T).contiguous())
         self.report = FitReport()
 
     @torch.no_grad()

@@ -73,7 +73,7 @@ class BoostedEMOS(CellModel):
             raw[:, 1 + count, t] = -math.log(forms[t].unit_std)
         raw[:, -2], raw[:, -1] = -1e30, 1e30  # no limits of the spread
         cells = (1, 1) if shared else grid.shape
-        super().__init__(task, grid, raw[..., None, None].expand(*raw.shape, *cells).clone(), lower)
+        super().__init__(task, grid, raw[..., None, None].expand(*raw.shape, *cells).contiguous(), lower)
         self.products, self.shared = products, shared
 
     def forward(self, sample: Sample) -> Distribution:

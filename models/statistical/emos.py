@@ -94,7 +94,7 @@ class EMOS(CellModel):
         windows = 1 if window_days is None else min(365, round(2 * YEAR / window_days))
         raw = pad_sequence([raw_coefficients(regression, seasonal, groups) for regression in self.regressions])
         L, T, cells = len(task.lead_times), len(task.targets), (1, 1) if shared is True else grid.shape
-        super().__init__(task, grid, raw[..., None, None].expand(L * windows, -1, T, *cells).clone(), lower)
+        super().__init__(task, grid, raw[..., None, None].expand(L * windows, -1, T, *cells).contiguous(), lower)
         self.seasonal, self.shared = seasonal, shared
         self.window_days, self.windows = window_days, windows
 
