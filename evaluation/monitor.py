@@ -14,7 +14,7 @@ from typing import Any, get_args
 from omegaconf import DictConfig
 
 from conf import plain, verb
-from data_pipeline.common.checks import check_between, check_choice, check_integer
+from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.files import Url, atomic_write, expand_addresses, lock_folder
@@ -23,7 +23,7 @@ from data_pipeline.truth_checks import TruthChecks
 from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
 from evaluation.monitoring.monitor_page import chart_title, monitor_page
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, time_text
-from evaluation.monitoring.verification import MonitoredTask, VerificationReport, verify
+from evaluation.monitoring.verification import EVERY_CORRECTOR, MonitoredTask, VerificationReport, verify
 from evaluation.regions import check_regions, mask_hashes, region_weights
 from models.corrector import Corrector
 from models.engines.engine import CorrectorDescription
@@ -41,6 +41,7 @@ def main(cfg: DictConfig) -> list[str]:
     """Verify, write the state, the conformal layer and the page; return the alarms of the charts."""
     options = plain(cfg)
     reference = check_reference(options["reference"])
+    check_boolean("retrained", options["retrained"])
     check_integer("false_alarm_days", options["false_alarm_days"], 1, 100_000)
     check_choice("quantile_levels", options["quantile_levels"], QUANTILE_LEVELS)
     check_choice("truth_checks", options["truth_checks"], get_args(TruthChecks))
@@ -68,16 +69,19 @@ def main(cfg: DictConfig) -> list[str]:
             )
         report = verify(monitored, state, files, analyses)
         drift = find_drift(state, reference, options["false_alarm_days"])
-        layer = conformal_layer(state, monitored.corrector, monitored.interval, monitored.step)
+        retrained = monitored.corrector == EVERY_CORRECTOR
+        layer = None if retrained else conformal_layer(state, monitored.corrector, monitored.interval, monitored.step)
         state.save(folder / "state.json")
-        with atomic_write(folder / "conformal.json", "w") as file:
-            json.dump(layer.to_json(), file, indent=1, allow_nan=False)
-            file.write("\n")
+        if layer:
+            with atomic_write(folder / "conformal.json", "w") as file:
+                json.dump(layer.to_json(), file, indent=1, allow_nan=False)
+                file.write("\n")
         with atomic_write(folder / "monitor.html") as file:
             file.write(monitor_page(state, drift, layer, report, options["false_alarm_days"]).encode())
     alarms = alarm_lines(drift, reference)
     print("\n".join([*summary_lines(state, report), *alarms]))
-    print(f"wrote {folder}/state.json, {folder}/conformal.json and {folder}/monitor.html")
+    written = ["state.json", *["conformal.json"] * (layer is not None)]
+    print(f"wrote {', '.join(f'{folder}/{name}' for name in written)} and {folder}/monitor.html")
     return alarms if drift.alarms else []
 
 
@@ -94,15 +98,16 @@ def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, 
     corrector = describe(path)
     regions = check_regions(options["regions"])
     weights = region_weights(corrector.grid, None, regions)
+    sha256 = EVERY_CORRECTOR if options["retrained"] else corrector.sha256
     del weights["unweighted"]
     names = checked_names("variable_names", options["variable_names"])
     monitored = MonitoredTask(
         corrector.task, corrector.grid, corrector.target_grid, names, weights,
-        float(options["conformal_interval"]), float(options["conformal_step"]), corrector.sha256,
+        float(options["conformal_interval"]), float(options["conformal_step"]), sha256,
         options["quantile_levels"], options["truth_checks"],
     )  # fmt: skip
     about = {
-        "corrector": corrector.sha256, "targets": list(map(str, corrector.task.targets)),
+        "corrector": sha256, "targets": list(map(str, corrector.task.targets)),
         "units": [target.units or meaning_units(corrector, k) for k, target in enumerate(corrector.task.targets)],
         "lead_times": list(corrector.task.lead_times), "grid": str(corrector.grid), "regions": list(weights),
         "boxes": json.loads(json.dumps(options["regions"])), **mask_hashes(regions),

@@ -38,9 +38,9 @@ def chart_title(key: tuple[str, int, str, str]) -> str:
 
 
 def monitor_page(
-    state: MonitorState, drift: Drift, layer: ConformalLayer, report: VerificationReport, false_alarm_days: int
+    state: MonitorState, drift: Drift, layer: ConformalLayer | None, report: VerificationReport, false_alarm_days: int
 ) -> str:
-    """Return the page as HTML; it needs no other file."""
+    """Return the page as HTML; it needs no other file. Without a `layer` the forecasts are of several correctors."""
     days = np.unique(np.concatenate([one.days for one in drift.series] or [np.array([], "datetime64[D]")]))
     targets = ", ".join(state.about["targets"])
     facts = [f"{len(state.verified)} verified forecasts", f"{len(state.waiting)} wait for analyses"]
@@ -49,7 +49,7 @@ def monitor_page(
     facts.append(
         f"reference {drift.reference[0]} to {drift.reference[1]}" if drift.reference else "no complete reference period"
     )
-    facts.append(f"corrector {layer.corrector[:12]}")
+    facts.append(f"corrector {layer.corrector[:12]}" if layer else "several trainings of the corrector")
     units = [f"{unit} for {target}" for target, unit in zip(state.about["targets"], state.about["units"], strict=True)]
     charts = ordered_charts(drift)
     return render_page(
@@ -63,11 +63,11 @@ def monitor_page(
         charts=charts_drawing(charts, false_alarm_days) if charts else None,
         all_charts=charts_table(charts),
         histograms=histograms_drawing(drift, days),
-        conformal=conformal_table(state, layer),
+        conformal=conformal_table(state, layer) if layer else None,
         used=sum(one.conformal for one in state.verified.values()),
         verified=len(state.verified),
-        interval=f"{100 * layer.interval:g} %",
-        bound=f"{100 * coverage_bound(1.0, layer.step, 10, 365):.1f} %",
+        interval=f"{100 * state.about['conformal_interval']:g} %",
+        bound=f"{100 * coverage_bound(1.0, state.about['conformal_step'], 10, 365):.1f} %",
         waiting=list(waiting_list(state)),
         definitions=[(title, f"{text[0].upper()}{text[1:]}.") for title, text, _ in CHARTED.values()],
     )

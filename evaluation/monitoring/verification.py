@@ -26,6 +26,8 @@ from models.corrected_files.conformal_option import recorded_correctors
 from models.corrected_files.sidecar import sidecar_path
 from models.members.conformal import band_weights, interval_levels, normal_scores, ordered
 
+EVERY_CORRECTOR = "every"
+"""In place of a corrector's SHA-256: forecasts of every training of the model are scored, without a conformal layer."""
 FAR = 10.0
 """Mean error in spreads. A forecast with a larger one probably has other units or another variable than its
 analysis."""
@@ -248,10 +250,10 @@ def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{beside} is damaged ({error}); remove it, or correct the forecast again") from None
-    if corrector not in hashes:
+    if corrector not in (*hashes, EVERY_CORRECTOR):
         raise InputError(
             f"{path} was written by another corrector (its sidecar has not the SHA-256 {corrector[:12]}…); name files "
-            "of this corrector"
+            "of this corrector, or set retrained=true in a new run_dir"
         )
 
 

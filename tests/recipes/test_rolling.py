@@ -6,44 +6,21 @@ import subprocess
 
 import numpy as np
 import pytest
-from followed_page import blocks_of, run_line
-from recipe_weather import ERROR, SPREADS, Weather, date_of, fields_of, message, write_era5
+from followed_page import run_line
+from nightly_archive import DAY, MEMBERS, WEATHER, write_archive
+from recipe_weather import ERROR, SPREADS, fields_of
 
 from models.corrector import Corrector
 from models.provenance.training_dates import stated_fits
 
-WEATHER, DAY, MEMBERS = Weather(), np.timedelta64(1, "D"), 5
 NIGHTS = ("2016-05-01", "2016-05-02")
-
-
-def forecast(start):
-    """The messages of a forecast of 24 h."""
-    return b"".join(
-        message(
-            WEATHER.member("2t", start, 24, number), centre="ecmf", productDefinitionTemplateNumber=1, paramId=167,
-            typeOfProcessedData=4, typeOfEnsembleForecast=3, perturbationNumber=number,
-            numberOfForecastsInEnsemble=MEMBERS, dataDate=date_of(start), stepRange=24,
-        )
-        for number in range(1, MEMBERS + 1)
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """The archive on the morning of the second night, and both scripts followed on both nights: what they printed."""
     folder, outputs = tmp_path_factory.mktemp("rolling"), {}
-    for name in ("archive", "incoming"):
-        (folder / name).mkdir()
-    starts = np.datetime64("2016-03-10T00", "h") + np.arange(54) * DAY
-    for start in starts:
-        where = "incoming" if str(start)[:10] in NIGHTS else "archive"
-        (folder / where / f"{str(start)[:10]}.grib2").write_bytes(forecast(start))
-    valid = starts + DAY
-    write_era5(folder / "archive/analysis.nc", {"t2m": {time: WEATHER.truth("2t", time) for time in valid}})
-    for _, name, text in blocks_of("recipes/rolling.md"):
-        if name:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
+    write_archive(folder, NIGHTS, "recipes/rolling.md")
     for script in ("night.sh", "night-network.sh"):
         for night in NIGHTS:
             # The shell fills in the dates; the commands run in this process.

@@ -151,6 +151,21 @@ def test_a_file_of_another_corrector_is_refused(monitor, files):
     assert "which corrector wrote it is not known" not in ended.stdout
 
 
+def test_nightly_trainings_share_the_charts_and_have_no_layer(monitor, files, tmp_path):
+    for night in (1, 2):
+        write_members(files / f"night{night}.nc", night)
+        (files / f"night{night}.nc.json").write_text(json.dumps({"correctors": [{"sha256": f"{night}" * 64}]}))
+        assert "another corrector" in monitor(f"night{night}.nc", "analyses.nc").stderr
+    (tmp_path / "run").rename(tmp_path / "empty")
+    for night in (1, 2):
+        ended = monitor(f"night{night}.nc", "analyses.nc", "retrained=true")
+        assert f"2 forecasts verified now, {2 * night} in all" in ended.stdout, ended.stderr
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"state.json", "monitor.html"}
+    assert not (tmp_path / "run/conformal.json").exists()
+    assert "Conformal layer" not in (tmp_path / "run/monitor.html").read_text()
+    assert "was made with another corrector" in monitor("night2.nc", "analyses.nc").stderr
+
+
 def test_shares_of_a_file_with_the_layer_are_those_of_its_members(calm, files, command, tmp_path):
     """With the layer, members are counted as they are; without it, at the levels that the layer would have had."""
     write_members(files / "with.nc", 60, shift_from=30)
