@@ -1,4 +1,4 @@
-"""Memory of machine, container and process, from files as Linux writes them; amounts of memory in words."""
+"""Memory of machine, container and process, from files as Linux writes them; amounts in words; freed memory."""
 
 import os
 import subprocess
@@ -75,3 +75,33 @@ def test_amounts_of_memory():
     for value in ("8 X", "GB", "-1GB", "0", "", 0, -5, 1.5, True, "8GB free"):
         with pytest.raises(InputError, match="must be a size such as 4GB or 16GiB"):
             size_in_bytes("trainer.memory", value)
+
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from data_pipeline.common.machine_memory import keep_freed_memory
+
+count, *options = map(int, sys.argv[2:])
+if sys.argv[1] == "keep":
+    keep_freed_memory(*options)
+for repeated in range(5):
+    if repeated == 2:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    several = [np.ones(count) for _ in range(6)]
+    del several
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc's malloc has these parameters")
+def test_the_next_arrays_of_the_same_size_cost_no_new_pages():
+    """Counted by the operating system; six arrays are freed together, as those of a network are.
+
+    16 MB of at most 32, and 40 MB, which is more than glibc keeps by itself.
+    """
+    given_back, *kept = (
+        int(subprocess.run([sys.executable, "-c", FAULTS, *words.split()], capture_output=True, check=True).stdout)
+        for words in ("give 5000000", f"keep 2000000 {1 << 25}", "keep 5000000")
+    )
+    assert max(kept) < 20 < given_back

@@ -57,7 +57,7 @@ def write_zarr(folder, values, attributes, layout):
     return folder / "file.zarr"
 
 
-LAYOUTS = [(2, True, 3), (2, False, 1), (3, True, 1), (3, False, 3)]
+LAYOUTS = [(2, True, 3), (3, False, 1)]
 """Format of Zarr, whether it is not compressed, and times of a chunk."""
 FILES = [
     pytest.param(write_netcdf, None, id="netcdf"),

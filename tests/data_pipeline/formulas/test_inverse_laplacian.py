@@ -84,8 +84,12 @@ def test_a_missing_value_makes_the_whole_field_missing():
 
 def test_grids_that_do_not_cover_the_globe_are_refused():
     area = Grid(tuple(np.arange(60.0, 30, -1)), tuple(np.arange(0.0, 40)))
-    for text in ("inverse_laplacian(vorticity@500)", "change(geopotential_tendency@500, 24)"):
-        with pytest.raises(InputError, match="the inverse Laplacian needs a latitude-longitude grid of the globe"):
+    for text, name in (
+        ("inverse_laplacian(vorticity@500)", "the inverse Laplacian needs"),
+        ("change(geopotential_tendency@500, 24)", "the inverse Laplacian needs"),
+        ("change(lagrangian_change(t@850, 24), 24)", "trajectories need"),
+    ):
+        with pytest.raises(InputError, match=f"{name} a latitude-longitude grid of the globe"):
             FormulaValues(area).check(Formula.parse(text))
     FormulaValues(area).check(Formula.parse("laplacian(z@500)"))
     FormulaValues(Grid.regular(5, 8)).check(Formula.parse("inverse_laplacian(vorticity@500)"))

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 from sphere_fields import GRIDS, relative, vectors
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.formulas.formula_values import FormulaValues
 from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS
 from data_pipeline.formulas.trajectories import Trajectories
-from data_pipeline.grid import Grid
 
 DAY = 86400
 AXIS = np.array([2.0, -1.0, 2.0]) / 3
@@ -93,9 +91,3 @@ def test_missing_values():
     assert (abs(missing - [20, 30]) <= 2).all()
     fields["u@850-24h"][0, 0] = np.nan
     assert np.isnan(change()).all(), "air from everywhere may have passed there"
-
-
-def test_grids_that_do_not_cover_the_globe_are_refused():
-    area = Grid(tuple(np.arange(60.0, 30, -1)), tuple(np.arange(0.0, 40)))
-    with pytest.raises(InputError, match="trajectories need a latitude-longitude grid of the globe"):
-        FormulaValues(area).check(Formula.parse("change(lagrangian_change(t@850, 24), 24)"))

@@ -15,7 +15,6 @@ from data_pipeline.formats.grib import packed_moments
 from data_pipeline.formats.grib.grib_catalog import MessageCatalog
 from data_pipeline.formats.grib.packed_columns import PackedColumns
 from data_pipeline.formats.open import ensemble_fields
-from data_pipeline.protocols import WHOLE
 from data_pipeline.samples.pseudo_members import pseudo_members, read_moments
 from data_pipeline.task import Variable
 
@@ -71,12 +70,6 @@ def test_any_packing_of_each_member(tmp_path_factory, members, scanning, seed):
     assert_same(reader, wanted)
     first = int(random.integers(ROWS))
     assert_same(reader, wanted, slice(first, int(random.integers(first, ROWS)) + 1))
-
-
-@pytest.mark.parametrize("count", [2, 10, 51])
-def test_many_members_in_the_usual_packing(tmp_path, count):
-    fields = np.random.default_rng(count).normal(280, 3, (count, ROWS, COLUMNS))
-    assert_same(*column_of(tmp_path / "file", [plain_message(1, values, 16) for values in fields]))
 
 
 def test_channels_in_several_layouts(tmp_path):
@@ -146,10 +139,3 @@ def test_only_the_wanted_rows_are_read_in_a_bounded_buffer(tmp_path, monkeypatch
             columns.reduce({0: file.fileno()}, reader.paths, part, 2, out)
     with (tmp_path / "file").open("ab") as file, pytest.raises(OSError, match="Bad file descriptor"):
         columns.reduce({0: file.fileno()}, reader.paths, part, 2, out)  # open for writing only
-
-
-def test_a_file_that_changed_is_noticed(tmp_path):
-    reader, wanted = column_of(tmp_path / "file", [plain_message(1, np.eye(ROWS, COLUMNS), 16)] * 3)
-    (tmp_path / "file").write_bytes((tmp_path / "file").read_bytes()[:-1])
-    with pytest.raises(InputError, match="file has changed since it was opened"):
-        reader.read_moments(wanted, np.empty((2, 1, ROWS, COLUMNS), np.float32), WHOLE)

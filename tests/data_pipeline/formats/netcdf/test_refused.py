@@ -7,7 +7,6 @@ from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say_once
-from data_pipeline.formats.netcdf import is_netcdf
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
 SIZES = {"time": 2, "step": 2, "depth": 3, "level": 3, "lev": 3, "plev": 2, "y": 2, "x": 3, "rlat": 2, "rlon": 3}
@@ -161,18 +160,6 @@ def test_damaged_values_are_reported(plain, tmp_path, monkeypatch):
     monkeypatch.setattr("data_pipeline.formats.netcdf.netcdf_catalog._variable", broken)
     with pytest.raises(InputError, match=r"a.nc is damaged: the values of t2m cannot be read \(NetCDF: HDF error\)"):
         dataset.load()
-
-
-def test_files_that_are_not_netcdf(plain, tmp_path):
-    first = plain.cfgrib(tmp_path / "a.nc")
-    (tmp_path / "text").write_text("not a forecast")
-    (tmp_path / "empty").write_text("")
-    for name, found in (("text", "text, not NetCDF; name a file of fields"), ("empty", "empty; fetch the file again")):
-        assert not is_netcdf(tmp_path / name)
-        with pytest.raises(InputError, match=f"{name} is {found}"):
-            open_analysis([first, tmp_path / name])
-    with pytest.raises(InputError, match=r"cannot read .*none \(No such file"):
-        is_netcdf(tmp_path / "none")
 
 
 def test_groups_are_not_read(tmp_path):

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.task import Variable
 
+NAMES = {"2m_temperature": "2t", "temperature": "t", "geopotential": "z"}
 BLOSC = numcodecs.Blosc("lz4", 5, 1)
 CODINGS = {
     "plain 2": {"zarr_format": 2, "compressors": None},
-    "zstd 2": {"zarr_format": 2, "compressors": numcodecs.Zstd(3)},
     "blosc 2": {"zarr_format": 2, "compressors": BLOSC},
     "filters 2": {"zarr_format": 2, "compressors": numcodecs.Zlib(1), "filters": [numcodecs.Shuffle(4)]},
     "plain 3": {"zarr_format": 3, "compressors": None},
-    "zstd 3": {"zarr_format": 3},
     "blosc 3": {"zarr_format": 3, "compressors": zarr.codecs.BloscCodec(cname="zstd", shuffle="bitshuffle")},
     "checked 3": {"zarr_format": 3, "compressors": [zarr.codecs.GzipCodec(), zarr.codecs.Crc32cCodec()]},
 }
@@ -32,34 +31,19 @@ CHUNKS = ONE, {}, {"time": 2, "number": 3, "latitude": 2, "longitude": 3}
 def test_forecasts_of_weatherbench2(stores, tmp_path, coding, chunks):
     dataset = stores.weatherbench2()
     path = stores.write(dataset, tmp_path / "ens.zarr", chunks=chunks, **CODINGS[coding])
-    found = open_ensemble(path)
-    np.testing.assert_array_equal(found["2t"].values, stores.expected(dataset, "2m_temperature"))
-    np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
-    assert found.init_time.values.tolist() == dataset.time.values.tolist()
-    assert found.lead_time.values.tolist() == [0, 24]
+    for each in (path, stores.zipped(path, zipfile.ZIP_DEFLATED)) if coding == "plain 2" else (path,):
+        found = open_ensemble(each)
+        np.testing.assert_array_equal(found["2t"].values, stores.expected(dataset, "2m_temperature"))
+        np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
+        assert found.init_time.values.tolist() == dataset.time.values.tolist()
+        assert found.lead_time.values.tolist() == [0, 24]
 
 
-@pytest.mark.parametrize(("zarr_format", "consolidated"), [(2, False), (3, True)])
-def test_analyses_of_arco_era5(stores, tmp_path, zarr_format, consolidated):
+def test_analyses_of_arco_era5_without_consolidated_metadata(stores, tmp_path):
     dataset = stores.arco()
-    path = stores.write(dataset, tmp_path / "era5.zarr", zarr_format, consolidated, chunks={"time": 1})
-    found = open_analysis(path)
-    for name, short_name in {"2m_temperature": "2t", "temperature": "t", "geopotential": "z"}.items():
+    found = open_analysis(stores.write(dataset, tmp_path / "era5.zarr", 2, False, chunks={"time": 1}))
+    for name, short_name in NAMES.items():
         np.testing.assert_array_equal(found[short_name].values, stores.expected(dataset, name))
-
-
-@pytest.mark.parametrize(
-    ("compression", "compressors"),
-    [(zipfile.ZIP_STORED, None), (zipfile.ZIP_STORED, BLOSC), (zipfile.ZIP_DEFLATED, None)],
-)
-def test_a_zip_file_is_a_store(stores, tmp_path, compression, compressors):
-    dataset = stores.weatherbench2()
-    folder = stores.write(dataset, tmp_path / "ens.zarr", chunks=ONE, compressors=compressors)
-    with zipfile.ZipFile(tmp_path / "ens.zip", "w", compression) as file:
-        for path in sorted(folder.rglob("*")):
-            file.write(path, path.relative_to(folder))
-    found = open_ensemble(tmp_path / "ens.zip")
-    np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
 
 
 @settings(max_examples=8)

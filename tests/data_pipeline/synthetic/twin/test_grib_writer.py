@@ -149,9 +149,9 @@ def test_a_pole_has_one_value(surface, aloft):
         assert np.abs(wind + np.roll(wind, 32)).max() < 1e-2
 
 
-@pytest.mark.parametrize(("name", "level"), [("z", 500), ("t", 850)])
-def test_members_are_the_oracle_members_contracted_towards_their_mean(aloft, folder, read_grib, name, level):
-    """These two fields are linear in the state, so they show the contraction at the start exactly."""
+def test_members_are_the_oracle_members_contracted_towards_their_mean(aloft, folder, read_grib):
+    """The geopotential is linear in the state, so it shows the contraction at the start exactly."""
+    name, level = "z", 500
     oracle = read_grib(folder / "oracle.pl.20180712", name, 0)
     start = np.stack([oracle[name, level, 20160712, 0, member] for member in MEMBERS])
     members = np.stack([aloft[name, level, 20160712, 0, member] for member in MEMBERS])
