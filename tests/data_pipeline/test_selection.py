@@ -110,12 +110,9 @@ def test_a_target_without_truth_on_some_days(write):
         assert sample.mask.all()
     assert masked.ledger.to_json()["masked"]["count"] == 8
     assert "2018-01-02T12:00 + 48 h (msl truth; analysis" in dropped.ledger.to_json()["missing_field"]["first"]
-
-
-def test_no_usable_forecast_is_an_error(write):
-    archive = write(unknown=set(product(["msl"], TRUTH)) - {("msl", TRUTH[-1])}, missing="drop")
-    with pytest.raises(InputError, match=r"in 2018-01-01 to 2018-01-05 can be used: .*; 7 left out with a missing"):
-        ForecastDataset(archive, TASK, Dates(((STARTS[0], STARTS[4]),)))
+    days = Dates(((TRUTH[2], TRUTH[4]),))  # of the starts of these days and the day before, all are valid in the gap
+    with pytest.raises(InputError, match=r"in 2018-01-04 to 2018-01-06 can be used: .*; 6 left out with a missing"):
+        ForecastDataset(with_policy(archive, "drop"), TASK, days)
 
 
 def test_a_store_made_with_another_policy_is_refused(write, tmp_path):

@@ -35,27 +35,19 @@ def limit(folder, names, limit, used, cached):
 V1, V2 = ("memory.limit_in_bytes", "memory.usage_in_bytes"), ("memory.max", "memory.current")
 
 
-def test_without_a_limit_it_is_the_memory_of_the_machine(proc):
-    assert total_memory() == MACHINE
-    assert free_memory() == FREE // 1000 * 1024
-
-
-def test_a_limit_of_version_2_of_the_own_group_or_of_one_above_counts(proc):
+def test_a_limit_of_the_own_group_or_of_one_above_counts(proc):
+    """In version 2, in the root inside a container, and in version 1."""
+    assert (total_memory(), free_memory()) == (MACHINE, FREE // 1000 * 1024)
     (proc / "self/cgroup").write_text("0::/slurm/job_7\n")
     limit(proc / "cgroup/slurm/job_7", V2, "max", 100, "inactive_file 5")
     assert total_memory() == MACHINE
     limit(proc / "cgroup/slurm", V2, 500_000, 200_000, "anon 7\ninactive_file 50000\nfile 1")
     assert (total_memory(), free_memory()) == (500_000, 350_000)
-
-
-def test_a_limit_of_version_1_counts(proc):
     (proc / "self/cgroup").write_text("9:name=systemd:/\n4:memory:/job\n0::/\n")
     limit(proc / "cgroup/memory", V1, 9223372036854771712, 0, "total_inactive_file 0")
     limit(proc / "cgroup/memory/job", V1, 400_000, 300_000, "inactive_file 9\ntotal_inactive_file 20000")
     assert (total_memory(), free_memory()) == (400_000, 120_000)
-
-
-def test_a_limit_inside_a_container_stands_in_the_root(proc):
+    (proc / "self/cgroup").write_text("0::/\n")
     limit(proc / "cgroup", V2, 12345678, 99999999, "inactive_file 0")
     assert (total_memory(), free_memory()) == (12345678, 0)
 

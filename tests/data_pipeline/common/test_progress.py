@@ -99,14 +99,6 @@ def test_the_innermost_work_is_shown_and_then_the_outer_again(fast, capsys):
             assert eventually(lambda: "outer 0 of 2" in capsys.readouterr().out)
 
 
-def test_short_work_prints_nothing(monkeypatch, capsys):
-    monkeypatch.delenv("DEEPWEATHER_PROGRESS")
-    monkeypatch.setattr(progress, "FIRST", LIMIT)
-    with show_progress("verb"):
-        assert list(watched(range(10_000), "work")) == list(range(10_000))
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
     ("variables", "shown"),
     [
@@ -140,7 +132,11 @@ def test_a_command_whose_output_is_a_text_shows_nothing_else(fast):
             assert is_shown() is shown
 
 
-def test_a_library_and_a_command_that_has_started_its_ranks_are_silent(fast, capsys):
+def test_short_work_a_library_and_a_command_that_has_started_its_ranks_are_silent(fast, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(progress, "FIRST", LIMIT)
+        with show_progress("verb"):
+            assert list(watched(range(10_000), "work")) == list(range(10_000))
     with Progress("work", 1):
         assert not is_shown()
     with show_progress("verb"):

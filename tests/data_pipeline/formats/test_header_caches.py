@@ -166,16 +166,6 @@ def test_a_damaged_cache_is_replaced(indexed, cache, opened):
         assert len(opened) == 1, damage
 
 
-def test_a_folder_in_place_of_the_cache_is_ignored(indexed, cache, opened):
-    _, path, headers = indexed
-    fresh = headers(path)
-    (stored,) = cache.rglob("*.index")
-    stored.unlink()
-    stored.mkdir()
-    assert headers(path) == headers(path) == fresh
-    assert len(opened) == 3
-
-
 def test_a_cache_that_cannot_be_written_is_ignored(indexed, opened, tmp_path, monkeypatch):
     _, path, headers = indexed
     (tmp_path / "taken").write_text("not a folder")

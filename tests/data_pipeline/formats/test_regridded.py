@@ -135,10 +135,3 @@ def test_a_store_and_its_archive_differ_by_the_grid(archive):
     for options in ({"grid": "mine"}, {"grid": 10, "regridding": "cubic"}, {"regridding": None}):
         with pytest.raises(InputError, match=r"data\.archive\.(grid|regridding) must be"):
             Archive(**paths, **options)
-
-
-def test_an_ensemble_on_a_reduced_grid_is_no_target(samples):
-    path = str(samples / "grib_earthkit/O32_global.grib2")
-    source = Archive([path], [path], grid="ensemble")
-    with pytest.raises(InputError, match=r"not on the octahedral reduced Gaussian grid O32 .*number of degrees"):
-        source.analysis_fields([Variable("t", 1)])

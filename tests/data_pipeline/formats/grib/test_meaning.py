@@ -208,15 +208,12 @@ def test_statistics_of_an_ensemble_are_no_members(tmp_path, capsys, product):
 
 
 def test_names_of_the_user(tmp_path):
+    """An unknown parameter has the units of its name."""
     path = write(tmp_path / "file", ncep("avg_2t", 11, 3, step="0-24"))
     assert Table.of(path).kinds[0].short_name == "avg_2t"
     for name in ("avg_2t", "228004", "4.228"):
         opened = values_of(path, "2t:mean", names={name: "2t"})
         np.testing.assert_allclose(opened["2t_mean"].values.ravel(), FIELD, atol=1e-4)
-
-
-def test_an_unknown_parameter_has_the_units_of_its_name(tmp_path):
-    path = write(tmp_path / "file", ncep("2t", parameterNumber=250))
-    opened = values_of(path, "tp", names={"unknown": "tp"})
-    assert opened.tp.units == "m"
+    path = write(tmp_path / "unknown", ncep("2t", parameterNumber=250))
+    assert values_of(path, "tp", names={"unknown": "tp"}).tp.units == "m"
     assert ensemble_fields(path, [Variable("tp")], [24], names={"unknown": "tp"}).meanings[0].intervals == (-1,)

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.grib import grib_reader as source
 from data_pipeline.formats.grib.grib_reader import MessageReader
-from data_pipeline.formats.grib.packed_columns import PARTS_PER_THREAD
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.samples.pseudo_members import pseudo_members
 from data_pipeline.samples.sample_reader import read_sample
@@ -80,17 +78,6 @@ def test_both_lead_times_of_a_file_are_read_once(file, opened, moments):
         counts.append(bytes_read() - before - 2 * own)
     assert min(counts) == len(LEADS) * MEMBERS * len(VARIABLES) * CELLS * 2
     assert opened.files == [0] * len(LEADS) * len(counts)
-
-
-def test_threads_share_an_open_file(file, opened, monkeypatch):
-    monkeypatch.setattr(source, "MIN_THREAD_BYTES", 1)
-    monkeypatch.setattr(BUDGET, "_total", 2)
-    fields = ensemble_fields(file, [Variable.parse(name) for name in VARIABLES], LEADS)
-    batch_of(fields, True)
-    assert opened.files == [0, 0]
-    opened.files.clear()
-    batch_of(fields, False)
-    assert len(opened.files) <= len(LEADS) * PARTS_PER_THREAD * 2
 
 
 def test_few_of_many_files_are_open_at_once(writer, tmp_path, opened, monkeypatch):

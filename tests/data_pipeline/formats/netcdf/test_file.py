@@ -11,7 +11,7 @@ FORMATS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
 KINDS = ("i1", "i2", "i4", "f4", "f8")
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.sampled_from(FORMATS),
     st.integers(0, 3),

@@ -110,16 +110,13 @@ def test_coordinates_that_are_not_a_grid(plain, tmp_path, lat, sentence):
         open_static(path)
 
 
-def test_different_grids_are_refused(plain, file, tmp_path):
+def test_different_grids_and_units_are_refused(plain, file, tmp_path):
+    """A variable that is not in the table has the units of the files, which must agree."""
     one = file({}, {"lsm": (("lat", "lon"), ramp(4, 6), {})})
     coordinates = {"lat": (("lat",), plain.lat[:3], NORTH), "lon": (("lon",), plain.lon, EAST)}
     two = plain.write(tmp_path / "two.nc", coordinates, {"sd": (("lat", "lon"), ramp(3, 6), {"units": "m"})})
     with pytest.raises(InputError, match=r"file.nc \(lsm\) is on 4 x 6 .*two.nc \(sd\)\S* on 3 x 6 .*on one grid"):
         open_static([one, two])
-
-
-def test_different_units_are_refused(file):
-    """A variable that is not in the table has the units of the files, which must agree."""
     paths = []
     for k, units in enumerate(("kg", "g")):
         smoke = {"smoke": (("lat", "lon"), ramp(4, 6), {"units": units})}

@@ -15,6 +15,7 @@ from data_pipeline.synthetic.twin.model_parameters import NATURE
 from data_pipeline.synthetic.twin.noise import NoisePurpose, normal_noise
 from data_pipeline.synthetic.twin.simulation import simulate
 from data_pipeline.synthetic.twin.start_pairs import LEAD_TIMES, MAX_DATES, STARTS, StartPair, start_pairs
+from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable
 
 
@@ -122,6 +123,18 @@ def test_large_and_small_batches_are_split_and_filled_up():
     sizes.clear()
     assert torch.equal(run_in_batches(record_size, state.take(slice(3))).skin, state.skin[..., :3])
     assert sizes == [16]
+
+
+def test_contraction_keeps_the_mean_and_scales_the_deviations():
+    spectrum = normal_noise((4, 2, 5, 6), 0, NoisePurpose.START)
+    skin, rain, anomaly = (normal_noise((3, 2, 6), 0, NoisePurpose.SEA, member=k) for k in range(3))
+    state = State(spectrum, skin, rain, anomaly, day=1.0)
+    contracted = state.contract(3, 0.85)
+    for group in (slice(0, 3), slice(3, 6)):
+        before, after = state.skin[..., group], contracted.skin[..., group]
+        torch.testing.assert_close(after.mean(-1), before.mean(-1))
+        torch.testing.assert_close(after.std(-1), 0.85 * before.std(-1))
+    assert contracted.rain is state.rain
 
 
 def test_noise_is_standard_normal_and_repeatable():
