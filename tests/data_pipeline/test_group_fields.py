@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-import xarray as xr
 from small_archive import NUMBERS, write_archive
+from weather_files import weather
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formulas.formula import Formula
+from data_pipeline.grid import Grid
 from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.task import Task
 
@@ -20,18 +21,10 @@ MEANS = ["group_mean(2t, 0, 0)", "group_mean(2t, 1, 3)", "group_spread(2t, 1, 3)
 
 def datasets():
     """Return forecasts on a grid, and analyses."""
-    draw = np.random.default_rng(1)
     starts = np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D")
-    space = {"latitude": [60.0, 55.0, 50.0], "longitude": [0.0, 5.0, 10.0, 15.0]}
-    outer = {"init_time": starts, "lead_time": [24, 48], "number": range(COUNT)}
-    times = {"time": starts[0] + np.arange(8) * np.timedelta64(1, "D")}
-
-    def drawn(axes):
-        shape = [len(axis) for axis in axes.values()]
-        return xr.DataArray(draw.normal(280, 9, shape).astype("f4"), axes, [*axes], attrs={"units": "K"})
-
-    forecasts = xr.Dataset({"2t": drawn(outer | space), "msl": drawn(outer | space).assign_attrs(units="Pa")})
-    return forecasts, xr.Dataset({"2t": drawn(times | space)})
+    parts = weather((24, 48), range(COUNT), (), starts, ("2t", "msl"), Grid.regular(3, 4))
+    forecasts = parts["ensemble"].assign(msl=parts["ensemble"].msl.assign_attrs(units="Pa"))
+    return forecasts, parts["analysis"][["2t"]]
 
 
 def samples(forecasts, analyses, task=TASK):

@@ -233,35 +233,34 @@ def test_forecasts_of_others_on_another_level_are_refused(tmp_path, ending):
 # Analyses of several members
 
 
-def hourly(path, name, members, hours=2):
-    """Write analyses of several members, amounts of each hour or instantaneous temperatures, in the path's format."""
-    amounts = name == "tp"
-    if path.suffix == ".grib":
-        encoder = Encoder(GRID, edition=2, productDefinitionTemplateNumber=11 if amounts else 1, bitsPerValue=24)
-        place = {"typeOfLevel": "surface"} if amounts else {"typeOfLevel": "heightAboveGround", "level": 2}
-        messages = []
-        for hour, number in product(range(1, hours + 1), members):
-            keys = {"dataDate": 20200101, "dataTime": 0 if amounts else 100 * hour, "perturbationNumber": number}
-            keys |= {"stepType": "accum", "startStep": hour - 1, "endStep": hour} if amounts else {}
-            messages.append(encoder.encode(np.full((3, 4), 280.0 + number), **place, shortName=name, **keys))
-        path.write_bytes(b"".join(messages))
-        return str(path)
-    found = xr.concat([dataset_of(name, None, members, False, "m" if amounts else "K")] * hours, "time")
+def hourly(path, members, hours=2):
+    """Write amounts of each hour as analyses of several members."""
+    found = xr.concat([dataset_of("tp", None, members, False, "m")] * hours, "time")
     hour = np.timedelta64(1, "h")
     found = found.assign_coords(time=("time", START + np.arange(1, hours + 1) * hour, {"bounds": "ends"}))
     found["ends"] = ("time", "two"), np.stack([found.time - hour, found.time], 1)
     found.time.encoding["units"] = found.ends.encoding["units"] = "hours since 2020-01-01"
-    found[name].attrs["cell_methods"] = "time: sum" if amounts else "time: point"
-    found.to_netcdf(path) if path.suffix == ".nc" else found.to_zarr(path, zarr_format=2, write_empty_chunks=True)
+    found["tp"].attrs["cell_methods"] = "time: sum"
+    found.to_netcdf(path)
     return str(path)
 
 
-@pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize(("name", "wanted"), [("2t", "2t"), ("tp", "tp:2h")])
-def test_analyses_of_several_members_are_refused(tmp_path, ending, name, wanted):
-    variable = Variable.parse(wanted)
-    assert analysis_fields(hourly(tmp_path / f"one.{ending}", name, (3,)), [variable]).numbers == (0,)
-    path = hourly(tmp_path / f"two.{ending}", name, (3, 7))
+@pytest.mark.parametrize("ending", [*FORMATS, "hourly.nc"])
+def test_analyses_of_several_members_are_refused(tmp_path, ending):
+    """Also where they are made from the amounts of each hour."""
+    variable = Variable.parse("tp:2h" if ending.startswith("hourly") else "2t")
+    height = ("heightAboveGround", 2, {"units": "m"})
+
+    def make(name, members):
+        path = tmp_path / f"{name}.{ending}"
+        return (
+            hourly(path, members)
+            if variable.name == "tp"
+            else write(path, "2t", height, forecast=False, members=members)
+        )
+
+    assert analysis_fields(make("one", (3,)), [variable]).numbers == (0,)
+    path = make("two", (3, 7))
     for read in (analysis_fields, open_analysis):
         with pytest.raises(InputError, match=r"two\..* of members 3 and 7, 2 members in all, and the truth is one ana"):
             read(path, [variable])

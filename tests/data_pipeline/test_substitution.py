@@ -204,6 +204,8 @@ OF_THE_TASK = {"store", "store of moments", *TILES_OF_STORES} | {name for name i
 """Substitutes that are made of the very task, and must not refuse it."""
 OF_ALL_FIELDS = {"store of all fields", "store of moments of all fields"}
 THROUGH_ALL = ["masked cells", "everything", "earlier starts"]
+FORMS = {"lazy arrays", "tile of arrays", "another process", "regridding to the same grid"}
+"""Substitutes that differ from another one in the form of its fields only; stations read everything through them."""
 OTHER_STORES = SUBSTITUTES.keys() - OF_THE_TASK - {"store of all fields"}
 OF_OTHER_STORES = [*THROUGH_ALL, "one field", "another target", "formulas"]
 CASES = [
@@ -211,7 +213,8 @@ CASES = [
     *product(["complete"], sorted(KINDS.keys() - {"earlier starts"}), ["store of all fields"]),
     *product(["gaps"], KINDS, ["store", "store of moments", "store of all fields"]),
     *product(["gaps"], OF_OTHER_STORES, sorted(OTHER_STORES)),
-    *product(["gaps"], THROUGH_ALL, sorted(OF_THE_TASK - {"store", "store of moments"})),
+    *product(["gaps"], THROUGH_ALL, sorted(OF_THE_TASK - {"store", "store of moments"} - FORMS)),
+    *product(["gaps"], ["masked cells", "earlier starts"], sorted(FORMS)),
     # Stations have no derivatives, no grid to be brought to, and one column.
     *product(
         ["stations"],

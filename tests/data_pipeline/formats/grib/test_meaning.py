@@ -3,6 +3,7 @@
 import eccodes
 import numpy as np
 import pytest
+from grib_parts import packed
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say_once
@@ -23,13 +24,8 @@ FIELD = np.linspace(0, 99, 12)
 def message(edition=2, values=FIELD, octets=None, **keys):
     """A message on 3 x 4 points; `octets` are octets 18 to 21 of GRIB1: unit, P1, P2, time range indicator."""
     handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
-    try:
-        for key, value in {"Ni": 4, "Nj": 3, "bitsPerValue": 24, "dataDate": 20200101, "level": 0, **keys}.items():
-            eccodes.codes_set(handle, key, value)
-        eccodes.codes_set_values(handle, values)
-        content = bytearray(eccodes.codes_get_message(handle))
-    finally:
-        eccodes.codes_release(handle)
+    keys = {"Ni": 4, "Nj": 3, "bitsPerValue": 24, "dataDate": 20200101, "level": 0, **keys}
+    content = bytearray(packed(handle, values, **keys))
     if octets is not None:
         content[25:29] = octets
     return bytes(content)
