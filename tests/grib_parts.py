@@ -74,6 +74,14 @@ def packed(handle, values, **keys):
     return message
 
 
+def section(message, number, start=0):
+    """Return the position of a section of the GRIB2 message that begins at `start`."""
+    at = start + 16
+    while message[at + 4] != number:
+        at += int.from_bytes(message[at : at + 4], "big")
+    return at
+
+
 def write_reduced_archive(folder, members=4):
     """Write `ensemble.grib` on N32 and `analysis.grib` on `GRID`, both of the same waves in latitude and longitude."""
     random = np.random.default_rng(0)

@@ -1,3 +1,5 @@
+"""Points and grids: what matches, what is refused; Legendre functions."""
+
 import json
 from dataclasses import asdict
 
@@ -6,10 +8,12 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import sph_harm_y_all
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.grids.grid_coordinates import grid_coordinates, grid_of, static_on
+from data_pipeline.grids.legendre import legendre
 from data_pipeline.grids.points import Points, grid_of_json
 
 ALPS = Points((47.3, 52.5, 48.6), (11.4, 9.7, -0.1), (580.0, 55.0, 434.0), ("Innsbruck", "Hannover", "Dillingen"))
@@ -162,3 +166,16 @@ def test_wrong_coordinates_of_a_grid_are_refused():
     ):
         with pytest.raises(InputError, match=sentence):
             Grid(latitudes, longitudes)
+
+
+# Associated Legendre functions
+
+
+@pytest.mark.parametrize("degree", [0, 1, 8, 100])
+def test_values_equal_those_of_scipy(degree):
+    """Up to norm and sign; at both poles, near them, and at every half degree."""
+    latitudes = np.concatenate([np.linspace(90, -90, 361), [89.99, -89.99]])
+    found = legendre(degree, np.sin(np.radians(latitudes)), np.cos(np.radians(latitudes)) ** 2)
+    theirs = sph_harm_y_all(degree, degree, np.radians(90 - latitudes), 0.0).real[:, : degree + 1]
+    expected = np.sqrt(2 * np.pi) * theirs.transpose(1, 2, 0) * (-1.0) ** np.arange(degree + 1)[:, None, None]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)

@@ -1,5 +1,6 @@
-"""Memory of machine, container and process, from files as Linux writes them; amounts in words; freed memory."""
+"""Memory of machine, container and process, from files as Linux writes them; freed memory; checks of numbers."""
 
+import math
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from data_pipeline.common import machine_memory
-from data_pipeline.common.checks import size_in_bytes
+from data_pipeline.common.checks import check_between, check_integer, check_positive, size_in_bytes
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.machine_memory import free_memory, process_memory, total_memory
 
@@ -97,3 +98,19 @@ def test_the_next_arrays_of_the_same_size_cost_no_new_pages():
         for words in ("give 5000000", f"keep 2000000 {1 << 25}", "keep 5000000")
     )
     assert max(kept) < 20 < given_back
+
+
+CHECKS = [
+    (check_integer, (1, 10), 1, (0, 11, 2.0, True, "3", None), "a whole number from 1 to 10"),
+    (check_positive, (), 1e-300, (0, -1e-9, math.nan, False, "1", None), "a number greater than 0"),
+    (check_between, (0, 1), 0, (-0.1, 1, math.inf, math.nan, True, "0"), "a number of at least 0 and less than 1"),
+]
+"""Function, bounds, a good value, other values, and what the message says."""
+
+
+@pytest.mark.parametrize(("check", "bounds", "good", "others", "words"), CHECKS)
+def test_numbers_outside_their_bounds_are_refused(check, bounds, good, others, words):
+    check("depth", good, *bounds)
+    for value in others:
+        with pytest.raises(InputError, match=f"depth must be {words}, got"):
+            check("depth", value, *bounds)

@@ -44,16 +44,13 @@ def is_shown():
     return any(thread.name == "progress" for thread in threading.enumerate())
 
 
-def test_a_line_names_count_label_and_times(clock):
+def test_a_line_names_count_label_and_times_and_an_estimate_where_there_is_one(clock):
+    """Nothing is left of finished work, and nothing is known of work of unknown length."""
     work = Progress("work: piece", 12)
     clock.now += 3
     assert work.text() == "work: piece 0 of 12 after 0:03"
     work.step("a")
     assert work.text() == "work: piece 1 of 12 (a) after 0:03, about 0:33 to go"
-
-
-def test_work_of_unknown_length_has_no_estimate(clock):
-    """Nothing is left of finished work either."""
     work = Progress("work", 1)
     work.step()
     assert work.text() == "work 1 of 1 after 0:00"

@@ -6,6 +6,7 @@ import eccodes
 import numpy as np
 import pytest
 from correction_runs import rewrite_fields
+from grib_parts import section
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import summarize_files
@@ -111,9 +112,7 @@ def test_rewriting_writes_one_message_per_field(winds, tmp_path):
 def test_a_damaged_field_is_refused_with_advice(winds):
     content = bytearray(winds.read_bytes())
     second = Table.of(winds).records["offset"][2]
-    position = second + 16
-    while content[position + 4] != 5:  # data representation
-        position += int.from_bytes(content[position : position + 4], "big")
+    position = section(content, 5, second)  # data representation
     content[position + 9 : position + 11] = b"\xff\x00"  # a packing that does not exist
     winds.write_bytes(content)
     with pytest.raises(InputError, match=rf"winds: .*byte {second}"):

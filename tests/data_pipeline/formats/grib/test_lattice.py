@@ -80,7 +80,6 @@ def test_members_with_different_bits_get_the_most_bits(tmp_path):
 
 # Values that are read back before a message is written
 
-
 FINE = Grid.regular(19, 36)
 PACKINGS = [(1, "grid_simple"), (2, "grid_simple"), (2, "grid_ccsds"), (2, "grid_complex_spatial_differencing")]
 

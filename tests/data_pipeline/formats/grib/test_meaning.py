@@ -167,7 +167,6 @@ def test_the_summary_states_intervals_and_units(tmp_path):
 
 # Products
 
-
 PRODUCTS = {
     "ensemble mean": [
         ecmwf((1, 24, 0, 0), shortName="2t", type="em"),

@@ -110,7 +110,6 @@ def test_another_interval_is_another_fingerprint(archive):
 
 # Names that state more than the shortName
 
-
 MILLIMETRES = np.random.default_rng(3).gamma(0.4, 5.0, (2, 4, 6)).astype(np.float32)
 DIMENSIONS = ("time", "lat", "lon")
 
