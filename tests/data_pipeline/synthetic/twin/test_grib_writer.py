@@ -7,6 +7,7 @@ import cfgrib
 import eccodes
 import numpy as np
 import pytest
+from twin_project import messages
 
 from data_pipeline.grid import Grid
 
@@ -33,14 +34,10 @@ KEYS = (
 
 def keys_of(file, **wanted):
     """Return the defined `KEYS` of the first message of a file with the wanted values."""
-    with file.open("rb") as stream:
-        while (message := eccodes.codes_grib_new_from_file(stream)) is not None:
-            if all(eccodes.codes_get(message, key) == value for key, value in wanted.items()):
-                found = [name for name in KEYS if eccodes.codes_is_defined(message, name)]
-                keys = {name: eccodes.codes_get(message, name) for name in found}
-                eccodes.codes_release(message)
-                return keys
-            eccodes.codes_release(message)
+    for message in messages(file):
+        if all(eccodes.codes_get(message, key) == value for key, value in wanted.items()):
+            found = [name for name in KEYS if eccodes.codes_is_defined(message, name)]
+            return {name: eccodes.codes_get(message, name) for name in found}
     raise AssertionError(f"no message with {wanted} in {file}")
 
 
