@@ -211,7 +211,8 @@ OF_OTHER_STORES = [*THROUGH_ALL, "one field", "another target", "formulas"]
 CASES = [
     # The first start has no earlier one, so a store of earlier starts is one of fewer forecasts.
     *product(["complete"], sorted(KINDS.keys() - {"earlier starts"}), ["store of all fields"]),
-    *product(["gaps"], KINDS, ["store", "store of moments", "store of all fields"]),
+    *product(["gaps"], KINDS, ["store", "store of all fields"]),
+    *product(["gaps"], [*OF_OTHER_STORES, "groups of members"], ["store of moments"]),
     *product(["gaps"], OF_OTHER_STORES, sorted(OTHER_STORES)),
     *product(["gaps"], THROUGH_ALL, sorted(OF_THE_TASK - {"store", "store of moments"} - FORMS)),
     *product(["gaps"], ["masked cells", "earlier starts"], sorted(FORMS)),

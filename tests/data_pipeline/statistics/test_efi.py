@@ -83,7 +83,7 @@ def test_rain_has_the_index_of_ecmwf():
 def test_only_the_wet_part_of_the_climate_counts(members, seed):
     """Against numerical integrals over the intervals of the climate that end above eps, with F linear in them."""
     random = np.random.default_rng(seed)
-    climate = np.sort(random.choice([0, 0.05, 0.1, 0.3], 21) * random.random(21))[:, None]
+    climate = np.sort(random.choice([0, 0.05, 0.1, 0.3, *random.random(9)], 21))[:, None]
     members[0] = climate[climate <= 0.1].max(initial=0)  # the last dry quantile
     below = [np.mean([(x < q) + (x == q) * (0.5 if q > 0.1 else 1) for x in members]) for q in climate[:, 0]]
     angle = (np.arange(400) + 0.5) / 400
