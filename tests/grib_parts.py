@@ -53,17 +53,17 @@ def plain_message(edition, values, bits, scanning=0, west=0, **keys):
         "longitudeOfFirstGridPointInDegrees": lon[scanning >> 7],
         "longitudeOfLastGridPointInDegrees": lon[1 - (scanning >> 7)], "bitsPerValue": bits,
     }  # fmt: skip
-    return _packed(handle, values, **around | keys)
+    return packed(handle, values, **around | keys)
 
 
 def reduced_message(edition, values, **keys):
     """A message on the reduced Gaussian grid N32; NaN is missing."""
-    return _packed(
+    return packed(
         eccodes.codes_grib_new_from_samples(f"reduced_gg_pl_32_grib{edition}"), values, bitsPerValue=24, **keys
     )
 
 
-def _packed(handle, values, **keys):
+def packed(handle, values, **keys):
     """Return a message with these keys and values, and release its handle."""
     keys |= {"missingValue": 1e30, "bitmapPresent": int(np.isnan(values).any())}
     for key, value in keys.items():
@@ -72,6 +72,14 @@ def _packed(handle, values, **keys):
     message = eccodes.codes_get_message(handle)
     eccodes.codes_release(handle)
     return message
+
+
+def section(message, number, start=0):
+    """Return the position of a section of the GRIB2 message that begins at `start`."""
+    at = start + 16
+    while message[at + 4] != number:
+        at += int.from_bytes(message[at : at + 4], "big")
+    return at
 
 
 def write_reduced_archive(folder, members=4):

@@ -1,7 +1,7 @@
 """GRIB messages on grids whose rows are no latitudes, with the keys of the centres that publish them."""
 
 import eccodes
-import numpy as np
+from grib_parts import packed
 
 ROWS, COLUMNS = 4, 5
 _LAMBERT = {
@@ -96,10 +96,4 @@ def plane_message(name, values, first=None, **keys):
         eccodes.codes_set(handle, "gridType", own.pop("gridType"))
     for kind in kinds:
         own[f"{kind}OfFirstGridPoint{micro}"] = corner[kind] if micro else round(corner[kind] * 1e6)
-    own |= {"missingValue": 1e30, "bitmapPresent": int(np.isnan(values).any())}
-    for key, value in own.items():
-        eccodes.codes_set(handle, key, value)
-    eccodes.codes_set_double_array(handle, "values", np.where(np.isnan(values), 1e30, values).ravel())
-    message = eccodes.codes_get_message(handle)
-    eccodes.codes_release(handle)
-    return message
+    return packed(handle, values, **own)

@@ -175,6 +175,11 @@ WRITERS = {
 """Functions that write a part of an archive, and that open the three parts in a folder."""
 
 
+def forecasts_of(dataset):
+    """Return the start (a date) and the lead time of each sample."""
+    return [(str(np.datetime64(int(sample.init_time), "s"))[:10], int(sample.lead_time)) for sample in dataset]
+
+
 def write(name, folder, **changed):
     """Write all parts, of which some may be `changed`, and return the source."""
     folder.mkdir(exist_ok=True)

@@ -1,12 +1,13 @@
 """GRIB files for tests of formats and writers, and keys and values of any GRIB file read by ecCodes alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
 import eccodes
 import numpy as np
 import pytest
+from twin_project import messages
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
@@ -77,13 +78,8 @@ def place(variable: Variable) -> Mapping[str, object]:
 class Plain:
     """Reads keys and values by ecCodes alone, for comparison."""
 
-    @staticmethod
-    def handles(path: Path) -> Iterator[int]:
-        """Yield a handle for every message, as ecCodes finds them."""
-        with Path(path).open("rb") as file:
-            while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-                yield handle
-                eccodes.codes_release(handle)
+    handles = staticmethod(messages)
+    """Yields a handle for every message, as ecCodes finds them."""
 
     @staticmethod
     def get(handle: int, key: str, kind: type | None = None, default: object = None) -> object:

@@ -12,7 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.grid import Grid
-from data_pipeline.task import Task, Variable
+from data_pipeline.task import Task
 
 TASK = Task("toy", ["2t"], ["2t"], [24], ["lsm"])
 STARTS = np.array(["2016-01-04T12"], "M8[ns]")
@@ -50,16 +50,6 @@ def test_the_oracle_is_the_same_archive_with_another_ensemble(folder):
     mixed = archive(folder, "nc", variable_names=NAMES, missing="mask", oracle_ensemble=[f"{folder}/ensemble.grib"])
     assert mixed.oracle == archive(folder, "nc", variable_names=NAMES, missing="mask")
     assert mixed.oracle.oracle is None
-
-
-def test_names_of_the_user_are_used_for_grib_too(folder):
-    """By shortName, and by paramId."""
-    for name in ("2t", 167, "167.128"):
-        renamed = archive(folder, variable_names={name: "skt"}).ensemble_fields([Variable("skt")], TASK.lead_times)
-        plain = archive(folder).ensemble_fields([Variable("2t")], TASK.lead_times)
-        assert renamed.identity(renamed.cells[0, 0, :, 0]) == plain.identity(plain.cells[0, 0, :, 0])
-    with pytest.raises(InputError, match=r"has no 2t; it has skt"):
-        archive(folder, variable_names={"2t": "skt"}).ensemble_fields([Variable("2t")], TASK.lead_times)
 
 
 def test_wrong_options_are_refused(folder):

@@ -43,24 +43,16 @@ def test_a_graph_has_the_same_result_on_every_cluster(local):
     assert np.array_equal(here, alone)
 
 
-def test_functions_run_in_the_workers(local):
+def test_functions_run_in_the_workers_and_their_exceptions_are_raised_unchanged(local):
     assert os.getpid() not in {process for process, _ in local.map(process_and_thread, range(8))}
-    with Threads(2).executor() as workers:
-        found = set(workers.map(process_and_thread, range(8)))
-    assert {process for process, _ in found} == {os.getpid()}
-    assert threading.get_ident() not in {thread for _, thread in found}
-
-
-def test_dask_computes_in_the_threads_of_the_block():
-    with Threads(1).executor() as workers:
-        (_, mine) = next(iter(workers.map(process_and_thread, [0])))
-        blocks = da.zeros(4, chunks=1).map_blocks(lambda block: block + threading.get_ident(), dtype="i8")
-        assert set(blocks.compute().tolist()) == {mine}
-
-
-def test_an_exception_of_a_worker_is_raised_unchanged(local):
     with pytest.raises(InputError, match=r"^7 is damaged$"):
         list(local.map(refuse, [7]))
+    with Threads(1).executor() as workers:
+        ((process, mine),) = set(workers.map(process_and_thread, range(8)))
+        assert process == os.getpid()
+        assert mine != threading.get_ident()
+        blocks = da.zeros(4, chunks=1).map_blocks(lambda block: block + threading.get_ident(), dtype="i8")
+        assert set(blocks.compute().tolist()) == {mine}, "Dask computes in the threads of the block"
 
 
 def test_a_killed_worker_is_reported():

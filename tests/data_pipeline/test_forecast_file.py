@@ -92,19 +92,6 @@ def test_quantiles_are_sorted_by_their_levels(tmp_path, dimension, attributes):
     np.testing.assert_allclose(read, MEMBERS[1, 0][[0, 2, 1, 4, 3]], rtol=1e-6)
 
 
-def test_a_file_of_several_kinds_needs_a_choice(tmp_path):
-    variables = {
-        "t2m": (("number",), MEMBERS, {"units": "K"}),
-        "t2m_mean": ((), FIELDS, {"units": "K"}),
-        "t2m_std": ((), celsius(spread=True), {"units": "K"}),
-    }
-    path = written(tmp_path, variables, {"number": ("number", range(5))})
-    with pytest.raises(InputError, match="holds forecasts of the kinds members and normal; choose one with kind=mem"):
-        opened(path)
-    assert opened(path, kind="members").read([SECONDS[0]], [24]).shape == (5, 1, 1, 4, 6)
-    np.testing.assert_allclose(opened(path, kind="normal").read([SECONDS[0]], [24])[0, 0, 0], FIELDS[0, 0], rtol=1e-6)
-
-
 def test_forecasts_that_lack_a_member_or_a_start_are_named(tmp_path):
     path = written(tmp_path, {"t2m": (("number",), MEMBERS, {"units": "K"})}, {"number": ("number", range(5))})
     later = write_forecasts(

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-import xarray as xr
 from small_archive import NUMBERS, write_archive
+from weather_files import weather
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formulas.formula import Formula
+from data_pipeline.grid import Grid
 from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.task import Task
 
@@ -20,18 +21,10 @@ MEANS = ["group_mean(2t, 0, 0)", "group_mean(2t, 1, 3)", "group_spread(2t, 1, 3)
 
 def datasets():
     """Return forecasts on a grid, and analyses."""
-    draw = np.random.default_rng(1)
     starts = np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D")
-    space = {"latitude": [60.0, 55.0, 50.0], "longitude": [0.0, 5.0, 10.0, 15.0]}
-    outer = {"init_time": starts, "lead_time": [24, 48], "number": range(COUNT)}
-    times = {"time": starts[0] + np.arange(8) * np.timedelta64(1, "D")}
-
-    def drawn(axes):
-        shape = [len(axis) for axis in axes.values()]
-        return xr.DataArray(draw.normal(280, 9, shape).astype("f4"), axes, [*axes], attrs={"units": "K"})
-
-    forecasts = xr.Dataset({"2t": drawn(outer | space), "msl": drawn(outer | space).assign_attrs(units="Pa")})
-    return forecasts, xr.Dataset({"2t": drawn(times | space)})
+    parts = weather((24, 48), range(COUNT), (), starts, ("2t", "msl"), Grid.regular(3, 4))
+    forecasts = parts["ensemble"].assign(msl=parts["ensemble"].msl.assign_attrs(units="Pa"))
+    return forecasts, parts["analysis"][["2t"]]
 
 
 def samples(forecasts, analyses, task=TASK):
@@ -60,21 +53,6 @@ def test_the_order_of_members_within_a_group_does_not_matter_and_groups_do():
         assert np.allclose(found, plain, rtol=1e-6) is equal
 
 
-def test_one_group_is_no_group():
-    assert Task("groups", ["2t"], ["2t"], [24], groups={"all": 0}) == Task("groups", ["2t"], ["2t"], [24])
-
-
-def test_a_group_without_members_is_refused():
-    forecasts, analyses = datasets()
-    with pytest.raises(InputError, match=r"no member of the group group_mean\(2t, 0, 0\).* numbers 1 2 3 4 5 6; add"):
-        samples(forecasts.sel(number=slice(1, None)), analyses)
-
-
-def test_fewer_members_than_the_groups_have_are_refused():
-    with pytest.raises(InputError, match="members=3 leaves out 4 of 7 members, and group_mean"):
-        ForecastDataset(ArraySource(*datasets()), TASK, [2020], members=3)
-
-
 def test_a_missing_member_makes_its_group_missing(tmp_path):
     archive = write_archive(tmp_path, {("2t", 1, 2, 2)}, missing="mask")
     task = Task("groups", ["2t"], ["2t"], [48], groups={"control": 0, "others": 1})
@@ -86,18 +64,17 @@ def test_a_missing_member_makes_its_group_missing(tmp_path):
     assert len(NUMBERS) == 3
 
 
-@pytest.mark.parametrize("text", ["group_mean(2t)", "group_mean(2t, 5, 1)", "group_spread(speed(10u, 10v), 1)"])
-def test_wrong_groups_are_refused(text):
-    with pytest.raises(InputError, match="write it like group_"):
-        Formula.parse(text)
-
-
-def test_a_group_has_no_further_formula():
-    with pytest.raises(InputError, match="wrong arguments"):
-        Formula.parse("change(group_mean(2t, 1), 24)")
-
-
-@pytest.mark.parametrize("groups", [{"a": 1, "b": 0}, {"a": 0, "b": 0}, {"a": "0-3"}, {"a": -1}])
-def test_groups_without_increasing_first_members_are_refused(groups):
-    with pytest.raises(InputError, match="the number of the first member of each group, increasing"):
-        Task("groups", ["2t"], ["2t"], [24], groups=groups)
+def test_wrong_groups_are_refused():
+    forecasts, analyses = datasets()
+    with pytest.raises(InputError, match=r"no member of the group group_mean\(2t, 0, 0\).* numbers 1 2 3 4 5 6; add"):
+        samples(forecasts.sel(number=slice(1, None)), analyses)
+    with pytest.raises(InputError, match="members=3 leaves out 4 of 7 members, and group_mean"):
+        ForecastDataset(ArraySource(forecasts, analyses), TASK, [2020], members=3)
+    wrong = ("group_mean(2t)", "group_mean(2t, 5, 1)", "group_spread(speed(10u, 10v), 1)")
+    for text in (*wrong, "change(group_mean(2t, 1), 24)"):
+        with pytest.raises(InputError, match=r"write it like (group_|change)"):
+            Formula.parse(text)
+    for groups in ({"a": 1, "b": 0}, {"a": 0, "b": 0}, {"a": "0-3"}, {"a": -1}):
+        with pytest.raises(InputError, match="the number of the first member of each group, increasing"):
+            Task("groups", ["2t"], ["2t"], [24], groups=groups)
+    assert Task("groups", ["2t"], ["2t"], [24], groups={"all": 0}) == Task("groups", ["2t"], ["2t"], [24])

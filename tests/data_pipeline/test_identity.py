@@ -99,10 +99,16 @@ CHANGES = {
 """Changes, and the parts in which they are possible."""
 
 
+VARIANTS = {"grib edition 2", "netcdf 4"} | {name for name in WRITERS if name.startswith("zarr") and len(name) > 6}
+"""Sources that state names, levels and times as another source does."""
+
+
 def possible(name, change):
     """Whether a source can have a change: GRIB has the units of the variable, a store the variables of its task."""
     if change is change_units:
         return not name.startswith("grib")
+    if name in VARIANTS and change in (change_name, change_level, change_level_type, change_time):
+        return False
     return name != "store" or change in (change_value, change_field)
 
 
@@ -145,7 +151,7 @@ def changed_source(first, folder, draw, change):
 def test_a_change_changes_the_fingerprint(first, tmp_path_factory, change):
     folder = tmp_path_factory.mktemp("changed") / "data"
 
-    @settings(max_examples=2 if change in (change_value, change_field) else 1)
+    @settings(max_examples=2 if change is change_value else 1)
     @given(st.data())
     def law(data):
         assert changed_source(first, folder, data.draw, change).fingerprint != first[2]
@@ -159,7 +165,7 @@ def test_a_changed_field_of_large_files_changes_the_fingerprint(first, tmp_path_
     before = WRITERS[first[0]][1](first[1]).fingerprint
     folder = tmp_path_factory.mktemp("changed") / "data"
 
-    @settings(max_examples=3)
+    @settings(max_examples=2)
     @given(st.data())
     def law(data):
         assert changed_source(first, folder, data.draw, change_field).fingerprint != before

@@ -16,7 +16,7 @@ from data_pipeline.sources.array_source import ArraySource
 from data_pipeline.sources.forecast_file import ForecastFile
 from data_pipeline.store import Store
 from data_pipeline.task import Task, Variable
-from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE, Meaning, check_targets, differences
+from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE, UNKNOWN, Meaning, check_targets, differences, list_unknown
 from data_pipeline.writing import Encoder
 
 GRID = Grid.regular(3, 4)
@@ -221,7 +221,7 @@ def test_a_scalar_of_another_variable_of_the_file_does_not_count(tmp_path):
     assert analysis_fields(str(tmp_path / "file.nc"), [Variable("t")]).meanings[0].level == ""
 
 
-@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("ending", ["grib", "nc"])
 def test_forecasts_of_others_on_another_level_are_refused(tmp_path, ending):
     path = write(tmp_path / f"file.{ending}", "t", LEVELS["theta 315"], forecast=True)
     task = Task("any", ["t"], ["t"], [LEAD])
@@ -233,35 +233,72 @@ def test_forecasts_of_others_on_another_level_are_refused(tmp_path, ending):
 # Analyses of several members
 
 
-def hourly(path, name, members, hours=2):
-    """Write analyses of several members, amounts of each hour or instantaneous temperatures, in the path's format."""
-    amounts = name == "tp"
-    if path.suffix == ".grib":
-        encoder = Encoder(GRID, edition=2, productDefinitionTemplateNumber=11 if amounts else 1, bitsPerValue=24)
-        place = {"typeOfLevel": "surface"} if amounts else {"typeOfLevel": "heightAboveGround", "level": 2}
-        messages = []
-        for hour, number in product(range(1, hours + 1), members):
-            keys = {"dataDate": 20200101, "dataTime": 0 if amounts else 100 * hour, "perturbationNumber": number}
-            keys |= {"stepType": "accum", "startStep": hour - 1, "endStep": hour} if amounts else {}
-            messages.append(encoder.encode(np.full((3, 4), 280.0 + number), **place, shortName=name, **keys))
-        path.write_bytes(b"".join(messages))
-        return str(path)
-    found = xr.concat([dataset_of(name, None, members, False, "m" if amounts else "K")] * hours, "time")
+def hourly(path, members, hours=2):
+    """Write amounts of each hour as analyses of several members."""
+    found = xr.concat([dataset_of("tp", None, members, False, "m")] * hours, "time")
     hour = np.timedelta64(1, "h")
     found = found.assign_coords(time=("time", START + np.arange(1, hours + 1) * hour, {"bounds": "ends"}))
     found["ends"] = ("time", "two"), np.stack([found.time - hour, found.time], 1)
     found.time.encoding["units"] = found.ends.encoding["units"] = "hours since 2020-01-01"
-    found[name].attrs["cell_methods"] = "time: sum" if amounts else "time: point"
-    found.to_netcdf(path) if path.suffix == ".nc" else found.to_zarr(path, zarr_format=2, write_empty_chunks=True)
+    found["tp"].attrs["cell_methods"] = "time: sum"
+    found.to_netcdf(path)
     return str(path)
 
 
-@pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize(("name", "wanted"), [("2t", "2t"), ("tp", "tp:2h")])
-def test_analyses_of_several_members_are_refused(tmp_path, ending, name, wanted):
-    variable = Variable.parse(wanted)
-    assert analysis_fields(hourly(tmp_path / f"one.{ending}", name, (3,)), [variable]).numbers == (0,)
-    path = hourly(tmp_path / f"two.{ending}", name, (3, 7))
+@pytest.mark.parametrize("ending", [*FORMATS, "hourly.nc"])
+def test_analyses_of_several_members_are_refused(tmp_path, ending):
+    """Also where they are made from the amounts of each hour."""
+    variable = Variable.parse("tp:2h" if ending.startswith("hourly") else "2t")
+    height = ("heightAboveGround", 2, {"units": "m"})
+
+    def make(name, members):
+        path = tmp_path / f"{name}.{ending}"
+        return (
+            hourly(path, members)
+            if variable.name == "tp"
+            else write(path, "2t", height, forecast=False, members=members)
+        )
+
+    assert analysis_fields(make("one", (3,)), [variable]).numbers == (0,)
+    path = make("two", (3, 7))
     for read in (analysis_fields, open_analysis):
         with pytest.raises(InputError, match=r"two\..* of members 3 and 7, 2 members in all, and the truth is one ana"):
             read(path, [variable])
+
+
+# What may be compared
+
+
+def meaning(text, units="m", *intervals):
+    return Meaning(Variable.parse(text), units, intervals)
+
+
+def test_targets_that_mean_something_else_are_refused():
+    for ensemble, truth, sentence in (
+        (("tp", "m", 1440, 2880), ("tp", "m", 60), r"tp covers 24 h in the ensemble at lead time 24 h and 1 h in the"),
+        (("tp", "m", 1440, 2880), ("tp", "m", 1440), r"covers 48 h .* lead time 48 h and 24 h .* such as tp:24h$"),
+        (("tp", "m", UNKNOWN, 360), ("tp", "m", 360), r"in the ensemble at lead time 24 h is unknown.*{ensemble: {tp"),
+        (("tp", "m", 360, 360), ("tp", "m", UNKNOWN), r"in the analysis is unknown.*intervals={analysis: {tp: 6h}}"),
+        (("2t:mean", "K", 60, 60), ("2t:mean", "K", 1440), "give the task one period for both, such as 2t:24h-mean"),
+        (("smoke", "kg", 0, 0), ("smoke", "g", 0), "smoke is in kg in the ensemble and in g in the analysis; convert"),
+        (("smoke", "kg", 0, 0), ("smoke", "", 0), "in kg in the ensemble and in unknown units in the analysis"),
+    ):
+        same = meaning("2t", "K", 0, 0), meaning("2t", "K", 0)
+        with pytest.raises(InputError, match=sentence):
+            check_targets([same[0], meaning(*ensemble)], [same[1], meaning(*truth)], [24, 48])
+
+
+def test_differences_count_shared_lead_times_and_known_intervals():
+    own = [meaning("2t", "K", 0, 0), meaning("tp", "m", 360, 720), meaning("cp", "m", UNKNOWN, 720)]
+    other = [meaning("2t", "K", 0), meaning("tp", "m", 720), meaning("cp", "m", 720)]
+    assert differences(own, [6, 12], other, [12]) == []
+    assert differences(own, [6, 12], other, [6]) == ["tp at lead time 6 h over 6 h, not 12 h"]
+    celsius = [meaning("2t", "degC", 0)]
+    assert differences(celsius, [6], other[:1], [6]) == ["2t in degC, not K"]
+
+
+def test_unknown_intervals_are_counted_and_named():
+    inputs = [meaning("tp", "m", UNKNOWN), meaning("2t", "K", 0), meaning("cp", "m", UNKNOWN)]
+    assert list_unknown(inputs).startswith("2 inputs cover intervals of unknown or varying length: tp, cp;")
+    assert list_unknown(inputs).endswith("data.archive.intervals can, for instance {tp: 6h}")
+    assert list_unknown(inputs[1:2]) == ""

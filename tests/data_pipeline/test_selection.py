@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from weather_files import weather, write_grib
+from weather_files import forecasts_of, weather, write_grib
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
@@ -51,15 +51,8 @@ def with_policy(archive, missing):
     return Archive(archive.ensemble, archive.analysis, missing=missing)
 
 
-def forecasts(dataset):
-    """Return the start and lead time of each sample."""
-    starts, leads = dataset.times()
-    when = [(date(1970, 1, 1) + timedelta(seconds=s)) for s in starts.tolist()]
-    return list(zip(when, leads.tolist(), strict=True))
-
-
 def everything(except_for=()):
-    return [key for key in product(STARTS, LEADS) if key not in except_for]
+    return [(str(start), lead) for start, lead in product(STARTS, LEADS) if (start, lead) not in except_for]
 
 
 def test_a_missing_member(write):
@@ -69,16 +62,16 @@ def test_a_missing_member(write):
     with pytest.raises(InputError, match=sentence + r".*of 1 forecasts .* data.archive.missing to mask .* or to drop"):
         ForecastDataset(archive, TASK, [2018])
     dropped = ForecastDataset(with_policy(archive, "drop"), TASK, [2018])
-    assert forecasts(dropped) == everything({(STARTS[-1], 48)})
+    assert forecasts_of(dropped) == everything({(STARTS[-1], 48)})
     (line,) = dropped.ledger.lines("training")[1:]
     assert "1 left out with a missing field, first 2018-01-10T12:00 + 48 h (msl; member 2, ensemble" in line
     masked = ForecastDataset(with_policy(archive, "mask"), TASK, [2018])
-    assert forecasts(masked) == everything()
+    assert forecasts_of(masked) == everything()
     assert "1 used with a missing field, which models see as masked" in masked.ledger.lines("training")[1]
     assert masked[-1].mask.all((1, 2)).tolist() == [True, False]
     assert all(sample.mask.all() for sample in list(masked)[:-1])
     # Scores with fewer members are of the same forecasts.
-    assert forecasts(ForecastDataset(with_policy(archive, "drop"), TASK, [2018], members=1)) == forecasts(dropped)
+    assert forecasts_of(ForecastDataset(with_policy(archive, "drop"), TASK, [2018], members=1)) == forecasts_of(dropped)
     assert ForecastDataset(with_policy(archive, "drop"), Task("t", ["2t"], ["2t"], [48]), [2018]).ledger.used == 10
 
 
@@ -89,7 +82,7 @@ def test_a_start_without_any_field_at_a_lead_time(write):
         ForecastDataset(archive, TASK, [2018])
     for missing in ("mask", "drop"):
         dataset = ForecastDataset(with_policy(archive, missing), TASK, [2018])
-        assert forecasts(dataset) == everything({(STARTS[-1], 48)})
+        assert forecasts_of(dataset) == everything({(STARTS[-1], 48)})
         assert set(dataset.ledger.by_reason) == {"missing_field"}
 
 
@@ -97,25 +90,22 @@ def test_a_target_without_truth_on_some_days(write):
     """The truth of pressure is missing on 4 of 11 days, for which 8 forecasts are valid."""
     gaps = set(TRUTH[2:6])
     archive = write(unknown={("msl", day) for day in gaps})
-    hit = {(start, lead) for start, lead in everything() if start + lead // 24 * DAY in gaps}
+    hit = {(start, lead) for start, lead in product(STARTS, LEADS) if start + lead // 24 * DAY in gaps}
     assert len(hit) == 8
     with pytest.raises(InputError, match=r"analysis\S* lacks msl truth for the forecast of .*, the first of 8 "):
         ForecastDataset(archive, TASK, [2018])
     dropped = ForecastDataset(with_policy(archive, "drop"), TASK, [2018])
-    assert forecasts(dropped) == everything(hit)
+    assert forecasts_of(dropped) == everything(hit)
     masked = ForecastDataset(with_policy(archive, "mask"), TASK, [2018])
-    assert forecasts(masked) == everything()
-    for key, sample in zip(forecasts(masked), masked, strict=True):
+    assert forecasts_of(masked) == everything()
+    for key, sample in zip(product(STARTS, LEADS), masked, strict=True):
         assert sample.target.isnan().all((1, 2)).tolist() == [False, key in hit]
         assert sample.mask.all()
     assert masked.ledger.to_json()["masked"]["count"] == 8
     assert "2018-01-02T12:00 + 48 h (msl truth; analysis" in dropped.ledger.to_json()["missing_field"]["first"]
-
-
-def test_no_usable_forecast_is_an_error(write):
-    archive = write(unknown=set(product(["msl"], TRUTH)) - {("msl", TRUTH[-1])}, missing="drop")
-    with pytest.raises(InputError, match=r"in 2018-01-01 to 2018-01-05 can be used: .*; 7 left out with a missing"):
-        ForecastDataset(archive, TASK, Dates(((STARTS[0], STARTS[4]),)))
+    days = Dates(((TRUTH[2], TRUTH[4]),))  # of the starts of these days and the day before, all are valid in the gap
+    with pytest.raises(InputError, match=r"in 2018-01-04 to 2018-01-06 can be used: .*; 6 left out with a missing"):
+        ForecastDataset(with_policy(archive, "drop"), TASK, days)
 
 
 def test_a_store_made_with_another_policy_is_refused(write, tmp_path):

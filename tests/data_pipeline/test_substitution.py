@@ -204,11 +204,18 @@ OF_THE_TASK = {"store", "store of moments", *TILES_OF_STORES} | {name for name i
 """Substitutes that are made of the very task, and must not refuse it."""
 OF_ALL_FIELDS = {"store of all fields", "store of moments of all fields"}
 THROUGH_ALL = ["masked cells", "everything", "earlier starts"]
+FORMS = {"lazy arrays", "tile of arrays", "another process", "regridding to the same grid"}
+"""Substitutes that differ from another one in the form of its fields only; stations read everything through them."""
+OTHER_STORES = SUBSTITUTES.keys() - OF_THE_TASK - {"store of all fields"}
+OF_OTHER_STORES = [*THROUGH_ALL, "one field", "another target", "formulas"]
 CASES = [
     # The first start has no earlier one, so a store of earlier starts is one of fewer forecasts.
-    *product(["complete"], sorted(KINDS.keys() - {"earlier starts"}), sorted(OF_ALL_FIELDS)),
-    *product(["gaps"], KINDS, sorted(SUBSTITUTES.keys() - OF_THE_TASK | {"store", "store of moments"})),
-    *product(["gaps"], THROUGH_ALL, sorted(OF_THE_TASK - {"store", "store of moments"})),
+    *product(["complete"], sorted(KINDS.keys() - {"earlier starts"}), ["store of all fields"]),
+    *product(["gaps"], KINDS, ["store", "store of all fields"]),
+    *product(["gaps"], [*OF_OTHER_STORES, "groups of members"], ["store of moments"]),
+    *product(["gaps"], OF_OTHER_STORES, sorted(OTHER_STORES)),
+    *product(["gaps"], THROUGH_ALL, sorted(OF_THE_TASK - {"store", "store of moments"} - FORMS)),
+    *product(["gaps"], ["masked cells", "earlier starts"], sorted(FORMS)),
     # Stations have no derivatives, no grid to be brought to, and one column.
     *product(
         ["stations"],

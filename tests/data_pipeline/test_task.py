@@ -41,6 +41,13 @@ def test_wrong_options_are_refused():
         ({"lead_times": [48, 24]}, "increasing whole hours"),
         ({"lead_times": ["two"]}, "increasing whole hours"),
         ({"lead_times": []}, "increasing whole hours"),
+        ({"other_leads": ["t@850"]}, r"cannot read 't@850' in other_leads; write t@850\+24h"),
+        ({"other_leads": ["t@850+0h", "t@850+0h"]}, "other_leads must be different variables"),
+        ({"other_leads": ["t@850-72h"]}, "t@850-72h is before the start of a forecast of 48 h; remove it"),
+        ({"formulas": ["change(t@850, 72)"]}, "t@850-72h, which a formula needs, is before the start of every"),
+        ({"formulas": ["t@850"]}, "'t@850' in formulas is no formula; write it in inputs or other_leads"),
+        ({"other_leads": "t@850+0h"}, "other_leads must be a list"),
+        ({"analysis": ["t@850", "t@850"]}, "analysis must be different variables"),
     ):
         with pytest.raises(InputError, match=sentence):
             Task(**(T850 | change))

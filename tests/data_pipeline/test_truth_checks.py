@@ -63,7 +63,7 @@ def equal(one, other):
     return all(torch.equal(a.nan_to_num(-1), b.nan_to_num(-1)) for pair in pairs for a, b in zip(*pair, strict=True))
 
 
-@pytest.fixture(scope="module", params=["grib", "netcdf 4", "zarr 3", "arrays", "store"])
+@pytest.fixture(scope="module", params=["grib", "netcdf 4", "arrays", "store"])
 def sources(request, tmp_path_factory):
     """The same weather in each format, with wrong values and without these values, and the folders."""
     folders = [tmp_path_factory.mktemp(name) for name in ("wrong", "removed")]
@@ -90,7 +90,8 @@ def test_masking_is_removing_by_hand(sources):
     assert equal(samples(masked), expected)
     tile = {"rows": slice(1, 4), "columns": slice(2, 8)}
     assert equal(samples(masked, **tile), samples(removed, **tile))
-    assert equal(list(pickle.loads(pickle.dumps(ForecastDataset(masked, TASK, Dates.all())))), expected)
+    sent = pickle.loads(pickle.dumps(ForecastDataset(masked, TASK, Dates.all())))
+    assert equal([sent[day] for day in range(6, 12)], expected[6:12])
     assert not equal(samples(wrong), expected)
 
 
@@ -197,7 +198,7 @@ def find(name, values, forecast, **options):
     return examine(source.analysis_fields([variable]), variable, source.ensemble_fields([variable], [0]), **options)
 
 
-def test_a_report_examines_blocks_of_much_truth(monkeypatch):
+def test_a_report_examines_blocks_of_much_truth_and_mostly_wrong_values_have_wrong_units(monkeypatch):
     values = np.random.default_rng(0).normal(280, 5, (640, 3, 4))
     values[[3, 300, 639], 1, 1] = 9999
     for name, number in {"BLOCK_VALUES": 768, "REPORT_VALUES": 1600}.items():
@@ -207,10 +208,6 @@ def test_a_report_examines_blocks_of_much_truth(monkeypatch):
     assert part.times.tolist() == [86400 * day for day in (*range(64), *range(576, 640))]
     sentence = next(part.sentences("report"))
     assert sentence.startswith("2t: 2 of 1,536 values of the truth at 128 of 640 times are outside")
-
-
-def test_mostly_wrong_values_have_wrong_units():
     values = np.random.default_rng(0).normal(10, 5, (30, 3, 4))
-    found = find("2t", values, values)
     with pytest.raises(InputError, match=r"360 of 360 values .* the units seem to be wrong; state"):
-        found.refuse()
+        find("2t", values, values).refuse()

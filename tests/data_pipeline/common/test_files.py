@@ -10,13 +10,7 @@ import pytest
 from conftest import ROOT
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import (
-    atomic_path,
-    atomic_write,
-    expand_paths,
-    lock_folder,
-    remove_abandoned_files,
-)
+from data_pipeline.common.files import atomic_path, atomic_write, expand_paths, lock_folder, remove_abandoned_files
 
 
 @pytest.mark.parametrize("durable", [True, False])

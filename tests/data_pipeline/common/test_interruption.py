@@ -13,7 +13,6 @@ from conftest import ROOT
 
 from data_pipeline.common import interruption
 
-EVERY = pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda number: number.name)
 LIMIT = 60
 """Seconds after which a process counts as hanging."""
 PRELUDE = """
@@ -57,10 +56,9 @@ def ended(process):
     return process.wait(LIMIT), stdout, stderr
 
 
-@EVERY
-def test_a_signal_at_the_start_ends_the_process_with_one_line(program, number):
+def test_a_signal_at_the_start_ends_the_process_with_one_line(program):
     process = program("interruption.install(at_once=True); tell('ready'); time.sleep(100)")
-    process.send_signal(number)
+    process.send_signal(signal.SIGUSR1)
     assert ended(process) == (3, "", f"error: {interruption.INTERRUPTED}\n")
 
 
@@ -96,12 +94,6 @@ def deferred(body, worth=True):
     )
 
 
-def test_nothing_is_deferred_where_nothing_would_be_lost(program):
-    process = program(deferred("tell('saved')", worth=False))
-    process.send_signal(signal.SIGTERM)
-    assert ended(process) == (0, "interrupted\n", "")
-
-
 @pytest.mark.parametrize(
     ("first", "second", "one_signal", "words"),
     [
@@ -122,16 +114,19 @@ def test_only_a_second_signal_of_the_same_kind_is_in_a_hurry(program, first, sec
     assert ended(process) == (0, words, "")
 
 
-def test_ctrl_c_does_not_wait_for_a_step_that_does_not_end(program):
-    process = program("interruption.PATIENCE = 0.2" + deferred("while True: time.sleep(0.01)"))
-    process.send_signal(signal.SIGINT)
-    assert ended(process) == (0, "interrupted\n", "")
-
-
-def test_a_time_limit_waits_for_a_long_step(program):
-    process = program("interruption.PATIENCE = 0.01" + deferred("time.sleep(0.3); tell('saved')"))
-    process.send_signal(signal.SIGUSR1)
-    assert ended(process) == (0, "saved\n", "")
+@pytest.mark.parametrize(
+    ("number", "patience", "body", "worth", "words"),
+    [
+        (signal.SIGTERM, 3, "tell('saved')", False, "interrupted"),
+        (signal.SIGINT, 0.2, "while True: time.sleep(0.01)", True, "interrupted"),
+        (signal.SIGUSR1, 0.01, "time.sleep(0.3); tell('saved')", True, "saved"),
+    ],
+    ids=["nothing would be lost", "Ctrl-C and a step that does not end", "a time limit and a long step"],
+)
+def test_what_waits_for_the_end_of_a_step(program, number, patience, body, worth, words):
+    process = program(f"interruption.PATIENCE = {patience}{deferred(body, worth)}")
+    process.send_signal(number)
+    assert ended(process) == (0, f"{words}\n", "")
 
 
 def wait_until_asleep(process):
@@ -291,7 +286,7 @@ def test_a_signal_does_not_change_the_code_of_a_command_that_has_ended(program):
     assert ended(process) == (0, "cleared\n", "")
 
 
-@EVERY
+@pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda number: number.name)
 def test_handlers_of_a_program_are_restored(number):
     before = [signal.getsignal(number) for number in interruption.SIGNALS]
     with interruption.handled(), pytest.raises(KeyboardInterrupt):

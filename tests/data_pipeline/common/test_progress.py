@@ -44,16 +44,13 @@ def is_shown():
     return any(thread.name == "progress" for thread in threading.enumerate())
 
 
-def test_a_line_names_count_label_and_times(clock):
+def test_a_line_names_count_label_and_times_and_an_estimate_where_there_is_one(clock):
+    """Nothing is left of finished work, and nothing is known of work of unknown length."""
     work = Progress("work: piece", 12)
     clock.now += 3
     assert work.text() == "work: piece 0 of 12 after 0:03"
     work.step("a")
     assert work.text() == "work: piece 1 of 12 (a) after 0:03, about 0:33 to go"
-
-
-def test_work_of_unknown_length_has_no_estimate(clock):
-    """Nothing is left of finished work either."""
     work = Progress("work", 1)
     work.step()
     assert work.text() == "work 1 of 1 after 0:00"
@@ -99,14 +96,6 @@ def test_the_innermost_work_is_shown_and_then_the_outer_again(fast, capsys):
             assert eventually(lambda: "outer 0 of 2" in capsys.readouterr().out)
 
 
-def test_short_work_prints_nothing(monkeypatch, capsys):
-    monkeypatch.delenv("DEEPWEATHER_PROGRESS")
-    monkeypatch.setattr(progress, "FIRST", LIMIT)
-    with show_progress("verb"):
-        assert list(watched(range(10_000), "work")) == list(range(10_000))
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
     ("variables", "shown"),
     [
@@ -140,7 +129,11 @@ def test_a_command_whose_output_is_a_text_shows_nothing_else(fast):
             assert is_shown() is shown
 
 
-def test_a_library_and_a_command_that_has_started_its_ranks_are_silent(fast, capsys):
+def test_short_work_a_library_and_a_command_that_has_started_its_ranks_are_silent(fast, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(progress, "FIRST", LIMIT)
+        with show_progress("verb"):
+            assert list(watched(range(10_000), "work")) == list(range(10_000))
     with Progress("work", 1):
         assert not is_shown()
     with show_progress("verb"):

@@ -1,7 +1,6 @@
 """The caches of headers: files are read once, and nothing but their present content decides what is read."""
 
 import json
-import multiprocessing
 import os
 import shutil
 import sys
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import weather_files
 import xarray as xr
-from grib_parts import GRID, KEYS
 from netcdf_parts import K, ramp
+from weather_files import weather
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.cache import table_of
@@ -20,14 +20,13 @@ from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.formats.netcdf.netcdf_header import LARGEST_HEADER, netcdf_header
 from data_pipeline.formats.reader_versions import READER_VERSIONS
-from data_pipeline.writing import Encoder
+from data_pipeline.grid import Grid
 
 
 def write_grib(path, year=1998):
-    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo")
-    field = 280 + np.random.default_rng(year).standard_normal(GRID.shape)
-    keys = [{"shortName": name, "perturbationNumber": number} for name in ("2t", "msl") for number in (1, 2)]
-    path.write_bytes(b"".join(encoder.encode(field, dataDate=year * 10_000 + 104, **own) for own in keys))
+    starts = np.array([f"{year}-01-04"], "M8[ns]")
+    data = weather((0,), (1, 2), (), starts, ("2t", "msl"), Grid.regular(9, 14))["ensemble"]
+    weather_files.write_grib(path, "ensemble", data)
     return path
 
 
@@ -167,16 +166,6 @@ def test_a_damaged_cache_is_replaced(indexed, cache, opened):
         assert len(opened) == 1, damage
 
 
-def test_a_folder_in_place_of_the_cache_is_ignored(indexed, cache, opened):
-    _, path, headers = indexed
-    fresh = headers(path)
-    (stored,) = cache.rglob("*.index")
-    stored.unlink()
-    stored.mkdir()
-    assert headers(path) == headers(path) == fresh
-    assert len(opened) == 3
-
-
 def test_a_cache_that_cannot_be_written_is_ignored(indexed, opened, tmp_path, monkeypatch):
     _, path, headers = indexed
     (tmp_path / "taken").write_text("not a folder")
@@ -225,24 +214,3 @@ def test_large_coordinates_are_not_kept(tmp_path, cache):
     xr.Dataset(coords={"lat2": lat, "lon2": lon}).to_netcdf(tmp_path / "a.nc")
     netcdf_header(tmp_path / "a.nc")
     assert not list(cache.rglob("*.index"))
-
-
-def read_and_remove(path, cache):
-    expected = Table.of(path)
-    for _ in range(30):
-        table = table_of(path)
-        assert table.kinds == expected.kinds
-        assert (table.records == expected.records).all()
-        if stored := next(cache.rglob("*.index"), None):
-            stored.unlink(missing_ok=True)
-
-
-def test_processes_that_write_and_remove_one_cache_never_read_part_of_it(cache, tmp_path):
-    task = {"target": read_and_remove, "args": (write_grib(tmp_path / "file"), cache)}
-    readers = [multiprocessing.get_context("fork").Process(**task) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(60)
-    assert [reader.exitcode for reader in readers] == [0, 0]
-    assert not [path for path in cache.rglob("*") if "partial" in path.name]

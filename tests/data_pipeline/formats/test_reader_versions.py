@@ -6,82 +6,67 @@
 import json
 import sys
 import tempfile
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-import xarray as xr
+from weather_files import NETCDF_4, weather, write_grib, write_zarr
 
 from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
-from data_pipeline.writing import Encoder
 
 STORED = Path(__file__).with_name("reader_values.json")
 GRID = Grid.regular(7, 12)
-FIELD = np.add.outer(np.linspace(-30, 30, 7) ** 2 / 30, np.sin(np.arange(12)))
+STARTS = np.array(["2020-01-01", "2020-01-02"], "M8[ns]")
 VARIABLES = ("2t", "tcc", "msl", "z@500", "10si")
 
 
-def write_grib(path):
-    keys = {"type": "pf", "stream": "enfo", "stepUnits": "h", "dataDate": 20200101, "endStep": 24}
-    encoder = Encoder(GRID, centre="ecmf", setLocalDefinition=1, localDefinitionNumber=26, bitsPerValue=24, **keys)
-    places = {"z": {"typeOfLevel": "isobaricInhPa", "level": 500}}
-    bases = {"2t": 280, "msl": 101_000, "tcc": 0.2, "z": 54_000, "10u": 3, "10v": -4}
-    messages = []
-    for (name, base), number in product(bases.items(), (1, 2)):
-        field = base + number * FIELD * (0.01 if name == "tcc" else 1)
-        place = places.get(name, {"typeOfLevel": "surface", "level": 0})
-        messages.append(encoder.encode(field, shortName=name, perturbationNumber=number, **place))
-    path.write_bytes(b"".join(messages))
+def grib(path):
+    """Forecasts, among them of the components of the wind and of a variable on a level."""
+    names = ("2t", "tcc", "msl", "10u", "10v")
+    data = weather((24,), (1, 2), (500,), STARTS[:1], names, GRID)["ensemble"]
+    write_grib(path, "ensemble", data.rename(t="z"), bitsPerValue=24)
     return path, open_ensemble, {"lead_times": [24]}
 
 
-def fields():
-    """Forecasts of a NetCDF or Zarr file, south first, with units that differ from GRIB's."""
-    coordinates = {
-        "time": np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), "latitude": -np.array(GRID.latitudes),
-        "longitude": np.array(GRID.longitudes),
-    }  # fmt: skip
-    bases = {"t2m": (10.0, "degC"), "msl": (1010.0, "hPa"), "tcc": (40.0, "%")}
-    values = {
-        name: (("time", "latitude", "longitude"), base + np.stack([FIELD, 2 * FIELD]), {"units": units})
-        for name, (base, units) in bases.items()
-    }
-    return xr.Dataset(values, coordinates)
+def analyses():
+    """Analyses of a file of another format, south first, with units that differ from GRIB's."""
+    data = weather((0,), (), (), STARTS, ("2t", "msl", "tcc"), GRID)["analysis"].isel(latitude=slice(None, None, -1))
+    units = {"2t": "degC", "msl": "hPa", "tcc": "%"}
+    return data.assign({name: data[name].assign_attrs(units=units[name]) for name in units}).rename({"2t": "t2m"})
 
 
-def write_netcdf(path):
-    fields().to_netcdf(path)
+def netcdf(path):
+    NETCDF_4(path, "analysis", analyses())
     return path, open_analysis, {}
 
 
-def write_zarr(path):
-    fields().to_zarr(path, zarr_format=2)
+def zarr(path):
+    write_zarr(path, "analysis", analyses(), zarr_format=2)
     return path, open_analysis, {}
 
 
-def write_table(path):
-    rows = fields().to_dataframe().reset_index()
+def table(path):
+    rows = analyses().to_dataframe().reset_index()
     rows = rows.rename(columns={"t2m": "t2m [degC]", "msl": "msl [hPa]", "tcc": "tcc [%]"})
     rows.assign(station=rows.groupby(["latitude", "longitude"]).ngroup()).to_csv(path, index=False)
     return path, open_analysis, {}
 
 
 def dataset(path):
-    return fields(), open_analysis, {}
+    return analyses(), open_analysis, {}
 
 
-WRITERS = {"grib": write_grib, "netcdf": write_netcdf, "zarr": write_zarr, "table": write_table, "dataset": dataset}
+WRITERS = {write.__name__: write for write in (grib, netcdf, zarr, table, dataset)}
 
 
 def values_of(write, folder):
     """Return units, mean, mean square and one value of each variable that a file has."""
-    path, read, options = write(folder / f"{write.__name__}.nc")
+    path, read, options = write(folder / write.__name__)
     found = {}
-    for variable in VARIABLES if write is write_grib else VARIABLES[:3]:
+    for variable in VARIABLES if write is grib else VARIABLES[:3]:
         array = read(path, [Variable.parse(variable)], **options)[Variable.parse(variable).name]
         values = array.values.astype(float)
         numbers = values.mean(), np.square(values).mean(), values.ravel()[17]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from grib_parts import KEYS
+from weather_files import weather, write_grib
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
@@ -14,7 +14,6 @@ from data_pipeline.grids.points import Points
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import weights_between
 from data_pipeline.task import Task, Variable
-from data_pipeline.writing import Encoder
 
 FINE, COARSE = Grid.regular(13, 24), Grid.regular(7, 12)
 TASK = Task(name="toy", inputs=["10u", "2t"], targets=["2t"], lead_times=[24])
@@ -27,25 +26,21 @@ def _unsaid():
     say_once.cache_clear()
 
 
-def write(path, grid, seed=0, numbers=(1, 2, 3), **keys):
-    """Write a file with fields of 10u and 2t; return their values, (member, variable, H, W)."""
-    values = np.random.default_rng(seed).normal(5, 3, (len(numbers), 2, *grid.shape))
-    encoder = Encoder(grid, **KEYS, bitsPerValue=24)
-    kind = {"type": "pf", "stream": "enfo"} if numbers != (0,) else {"type": "an", "stream": "oper"}
-    with path.open("wb") as file:
-        for number, fields in zip(numbers, values, strict=True):
-            member = {"number": number} if number else {}
-            for variable, field in zip(("10u", "2t"), fields, strict=True):
-                file.write(encoder.encode(field, shortName=variable, **kind, **member, **keys))
-    return values
+def write(path, part, grid):
+    """Write a part with fields of 10u and 2t; return their values, (member, variable, H, W)."""
+    variables = ("10u", "2t")
+    data = weather((24,), (1, 2, 3), (), np.array(["2020-01-01"], "M8[ns]"), variables, grid)
+    data = data["ensemble" if part == "ensemble" else "analysis"]
+    write_grib(path, part, data, bitsPerValue=24, dataTime=0)
+    return np.stack([data[name].values.reshape(-1, *grid.shape) for name in variables], 1)
 
 
 @pytest.fixture
 def archive(tmp_path):
     """The paths of an archive: a coarse ensemble, finer truth and static fields."""
-    ensemble = write(tmp_path / "ensemble", COARSE, dataDate=20200101, endStep=24)
-    truth = write(tmp_path / "analysis", FINE, 1, (0,), dataDate=20200102, step=0)
-    static = write(tmp_path / "static", FINE, 2, (0,), dataDate=20200102, step=0)
+    ensemble = write(tmp_path / "ensemble", "ensemble", COARSE)
+    truth = write(tmp_path / "analysis", "analysis", FINE)
+    static = write(tmp_path / "static", "analysis", FINE)
     parts = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static"}
     return {part: [str(tmp_path / name)] for part, name in parts.items()}, ensemble, truth, static
 
@@ -66,7 +61,7 @@ def test_finer_truth_and_static_fields_are_read_at_the_points_of_the_ensemble(ar
 
 def test_truth_without_the_points_of_the_ensemble_is_refused_with_the_option(archive, tmp_path):
     paths, *_ = archive
-    write(tmp_path / "analysis", Grid.regular(10, 24), 1, (0,), dataDate=20200102, step=0)
+    write(tmp_path / "analysis", "analysis", Grid.regular(10, 24))
     with pytest.raises(InputError, match=r"7 x 12 points.* 10 x 24 points.*set data\.archive\.grid=ensemble"):
         ForecastDataset(Archive(**paths), TASK, [2020])
 
@@ -109,7 +104,7 @@ def test_all_parts_are_brought_to_the_grid_of_the_option(archive, option, grid, 
 
 def test_windows_members_and_missing_fields(tmp_path):
     """A part of the rows is the same part of the whole field; a missing member is NaN."""
-    write(tmp_path / "ensemble", FINE, dataDate=20200101, endStep=24)
+    write(tmp_path / "ensemble", "ensemble", FINE)
     source, target = tmp_path / "ensemble", TargetGrid(COARSE, "bilinear")
     fields = ensemble_fields(source, WANTED, [24], target=target)
     whole = np.empty((3, 2, *COARSE.shape), np.float32)
@@ -121,7 +116,7 @@ def test_windows_members_and_missing_fields(tmp_path):
     out = np.empty((2, 2, *COARSE.shape), np.float32)
     fields.reader.read(cells, out, (slice(None), slice(None)))
     assert np.isnan(out[0, 1]).all()
-    np.testing.assert_array_equal(out[[0, 1, 1], [0, 0, 1]], whole.reshape(6, *COARSE.shape)[[0, 5, 2]])
+    np.testing.assert_array_equal(out[[0, 1, 1], [0, 0, 1]], whole.swapaxes(0, 1).reshape(6, *COARSE.shape)[[0, 5, 2]])
     row = open_ensemble(source, WANTED, [24], target=target, chunks=None)["2t"][0, 0, :, 4, 3:5].values
     np.testing.assert_array_equal(row, whole[:, 1, 4, 3:5])
 
@@ -135,10 +130,3 @@ def test_a_store_and_its_archive_differ_by_the_grid(archive):
     for options in ({"grid": "mine"}, {"grid": 10, "regridding": "cubic"}, {"regridding": None}):
         with pytest.raises(InputError, match=r"data\.archive\.(grid|regridding) must be"):
             Archive(**paths, **options)
-
-
-def test_an_ensemble_on_a_reduced_grid_is_no_target(samples):
-    path = str(samples / "grib_earthkit/O32_global.grib2")
-    source = Archive([path], [path], grid="ensemble")
-    with pytest.raises(InputError, match=r"not on the octahedral reduced Gaussian grid O32 .*number of degrees"):
-        source.analysis_fields([Variable("t", 1)])

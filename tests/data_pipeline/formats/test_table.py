@@ -29,16 +29,8 @@ def rows(seed=0, starts=4, leads=(24, 30), members=3, first=1):
                     valid = start + pd.Timedelta(hours=lead)
                     values = {f"m{first + k}": random.normal().__round__(4) for k in range(members)}
                     observed = round(float(valid.day + PLACES[station][0] / 100), 4)
-                    made.append(
-                        {
-                            "init_time": start,
-                            "lead_time": lead,
-                            "valid_time": valid,
-                            "station": station,
-                            **values,
-                            "obs": observed,
-                        }
-                    )
+                    times = dict(zip(TIMES, (start, lead, valid), strict=True))
+                    made.append({**times, "station": station, **values, "obs": observed})
     return pd.DataFrame(made)
 
 

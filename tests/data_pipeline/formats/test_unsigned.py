@@ -43,7 +43,7 @@ def write_netcdf(folder, values, attributes, _):
 
 def write_zarr(folder, values, attributes, layout):
     zarr_format, plain, times = layout
-    group = zarr.open_group(folder / "file.zarr", mode="w", zarr_format=zarr_format)
+    group = zarr.open_group(folder / f"{zarr_format}.zarr", mode="w", zarr_format=zarr_format)
     for name, (own, dimensions, described) in variables(values, attributes).items():
         of_format = {"dimension_names": dimensions} if zarr_format == 3 else {"fill_value": None}
         array = group.create_array(
@@ -53,11 +53,11 @@ def write_zarr(folder, values, attributes, layout):
         array[...] = own
         array.attrs.update(described | ({"_ARRAY_DIMENSIONS": dimensions} if zarr_format == 2 else {}))
     if zarr_format == 2:
-        zarr.consolidate_metadata(folder / "file.zarr")
-    return folder / "file.zarr"
+        zarr.consolidate_metadata(folder / "2.zarr")
+    return folder / f"{zarr_format}.zarr"
 
 
-LAYOUTS = [(2, True, 3), (2, False, 1), (3, True, 1), (3, False, 3)]
+LAYOUTS = [(2, True, 3), (3, False, 1)]
 """Format of Zarr, whether it is not compressed, and times of a chunk."""
 FILES = [
     pytest.param(write_netcdf, None, id="netcdf"),
@@ -92,15 +92,13 @@ def test_unsigned_numbers_in_a_signed_type(tmp_path, write, layout, attributes, 
         np.testing.assert_array_equal(out[0, 0], expected[1, part])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_signed_numbers_in_an_unsigned_type(tmp_path, layout):
+def test_signed_numbers_in_an_unsigned_type(tmp_path):
+    """The NetCDF library does not read them."""
     packing = {"_Unsigned": "false", "_FillValue": 128, "add_offset": 200.0}
-    path = write_zarr(tmp_path, STORED.view("u1"), packing, layout)
     expected = np.where(STORED == -128, np.nan, 200.0 + STORED)
-    np.testing.assert_array_equal(open_analysis([path], ["2t"], chunks=None)["2t"].values, expected)
-
-
-def test_the_netcdf_library_does_not_read_signed_numbers_in_an_unsigned_type(tmp_path):
+    for layout in LAYOUTS:
+        path = write_zarr(tmp_path, STORED.view("u1"), packing, layout)
+        np.testing.assert_array_equal(open_analysis([path], ["2t"], chunks=None)["2t"].values, expected)
     path = write_netcdf(tmp_path, STORED.view("u1"), {"_Unsigned": "false"}, None)
     with pytest.raises(InputError, match=r"file\.nc \(t2m\) holds signed numbers in an unsigned type .*_Unsigned"):
         open_analysis([path], ["2t"], chunks=None)

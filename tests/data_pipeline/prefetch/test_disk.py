@@ -78,11 +78,12 @@ def test_samples_are_found_after_a_restart(tier, data, same):
     assert again.get(4, data.static) is None
 
 
-def test_samples_no_longer_wanted_are_removed(tier, data, tmp_path):
+def test_samples_no_longer_wanted_and_unfinished_files_of_a_killed_run_are_removed(tier, data, tmp_path):
     first = tier()
     for k in range(5):
         first.put(k, data[k])
     (tmp_path / "cache/notes.txt").write_text("a user's file")
+    (tmp_path / "cache/00000002.123.partial").write_bytes(b"half")
     assert held(tier(wanted=[1, 4, 8])) == [1, 4]
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [
         "00000001.sample", "00000004.sample", "key.json", "lock", "notes.txt",
@@ -117,13 +118,6 @@ def test_a_damaged_sample_is_absent_and_can_be_put_again(tier, data, tmp_path, s
     assert same(again.get(2, data.static), data[2])
 
 
-def test_unfinished_files_of_a_killed_run_are_removed(tier, tmp_path):
-    tier()
-    (tmp_path / "cache/00000002.123.partial").write_bytes(b"half")
-    tier()
-    assert not list((tmp_path / "cache").glob("*.partial"))
-
-
 def test_the_run_continues_on_a_full_disk_without_writing_more(tier, data, monkeypatch, capsys):
     first = tier()
     first.put(0, data[0])
@@ -141,26 +135,21 @@ def test_the_run_continues_on_a_full_disk_without_writing_more(tier, data, monke
     assert held(tier()) == [0]
 
 
-def test_two_runs_cannot_use_one_folder(tier, tmp_path):
-    first = tier()
-    with pytest.raises(InputError, match=r"another run is using .*cache; choose another folder or wait until it ends"):
-        DiskTier(tmp_path / "cache", "a", [1], 100)
-    first.close()
-    DiskTier(tmp_path / "cache", "a", [1], 100).close()
-
-
-def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
-    """Two runs would take samples of each other: their checksums are right."""
+def test_a_folder_in_use_one_without_locks_and_a_path_that_is_none_are_refused(tier, tmp_path, monkeypatch):
+    """Without locks, two runs would take samples of each other: their checksums are right."""
 
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(InputError, match=r"disk_folder: cannot lock .*cache \(No locks available\); choose .* local"):
-        DiskTier(tmp_path / "cache", "a", [1], 100)
+    def refused(place, sentence):
+        with pytest.raises(InputError, match=sentence):
+            DiskTier(tmp_path / place, "a", [1], 100)
 
-
-def test_a_path_that_is_no_folder_is_named(tmp_path):
+    first = tier()
+    refused("cache", r"another run is using .*cache; choose another folder or wait until it ends")
+    first.close()
+    DiskTier(tmp_path / "cache", "a", [1], 100).close()
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"data\.cache\.disk_folder: cannot use .*file/x \(Not a directory\); choose"):
-        DiskTier(tmp_path / "file/x", "a", [1], 100)
+    refused("file/x", r"data\.cache\.disk_folder: cannot use .*file/x \(Not a directory\); choose")
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    refused("cache", r"disk_folder: cannot lock .*cache \(No locks available\); choose .* local")

@@ -21,7 +21,7 @@ def read(rates, clock, storage, seconds, size=1_000_000):
     return rates.measure(storage, size, take)
 
 
-def test_measurements_replace_the_expected_rates(clock):
+def test_the_mean_of_successful_measurements_replaces_the_expected_rates(clock):
     rates = ReadRates()
     assert rates.choose(["archive", "peer", "disk"]) == "disk"
     assert rates.choose(["archive", "peer"]) == "peer"
@@ -30,10 +30,6 @@ def test_measurements_replace_the_expected_rates(clock):
     assert rates.choose(["archive", "disk"]) == "archive"
     read(rates, clock, "archive", seconds=4.0)
     assert rates.choose(["archive", "disk"]) == "disk"
-
-
-def test_the_mean_of_successful_reads_is_exponential(clock):
-    rates = ReadRates()
     assert rates.measure("peer", 10, lambda: None) is None
     assert rates.rate("peer") == EXPECTED_RATES["peer"]
     for seconds in (1.0, 2.0, 4.0):

@@ -24,13 +24,6 @@ def areas(grid):
     return np.repeat(rows / counts, counts)
 
 
-@each_method
-@each_source
-def test_a_constant_stays_constant(source, method):
-    field = weights_between(source, TARGET, method).apply(np.full(source.shape[0] * source.shape[1], 273.15), ROWS)
-    np.testing.assert_allclose(field, 273.15, rtol=1e-14)
-
-
 @pytest.mark.parametrize("target", [TARGET, Grid.regular(61, 120), GRIDS["regular Gaussian"]], ids=str)
 @each_source
 def test_conservative_weights_keep_the_global_integral(source, target):

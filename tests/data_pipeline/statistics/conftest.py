@@ -10,6 +10,7 @@ from data_pipeline.archive import Archive
 from data_pipeline.cluster import Threads
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
+from data_pipeline.statistics.statistic_file import write_statistic
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.task import Task
 
@@ -41,23 +42,18 @@ def training(toy):
 
 
 @pytest.fixture(scope="session")
-def computed(training):
-    """Return a function that computes a statistic and returns its arrays by name."""
+def written(training):
+    """Return a function that computes a statistic, writes its file and returns the path."""
 
-    def run(statistic, training=training):
-        variables, coordinates = statistic.axes(training)
-        sizes = {name: len(values) for name, values in coordinates.items()}
-        sizes |= dict(zip(("latitude", "longitude"), training.grid.shape, strict=True))
-        arrays = {name: np.full([sizes[d] for d in axes], np.nan) for name, axes in variables.items()}
-        with Threads(2).executor():
-            pieces = list(statistic.compute(training, 2))
-        assert len(pieces) == statistic.count_pieces(training, 2)
-        for _, values in pieces:
-            for name, (place, value) in values.items():
-                arrays[name][place] = value
-        return {**arrays, **coordinates}
+    def write(path, statistic, training=training, cluster=None):
+        cluster = cluster or Threads(2)
+        with cluster.executor():
+            pieces = list(statistic.compute(training, cluster.at_once))
+        assert len(pieces) == statistic.count_pieces(training, cluster.at_once)
+        write_statistic(path, statistic, training, pieces)
+        return path
 
-    return run
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.samples.pseudo_members import pseudo_members
 from data_pipeline.statistics.normalization import SAMPLE_KINDS, Normalization, normalization_of
-from data_pipeline.statistics.statistic_file import load_statistic, write_statistic
+from data_pipeline.statistics.statistic_file import load_statistic
 from data_pipeline.task import Task
 from models.corrector import Corrector
 
@@ -20,8 +20,9 @@ NAMES = ("2t", "sst", "t")
 
 
 @pytest.fixture(scope="module")
-def statistic(computed):
-    return computed(Normalization())
+def statistic(written, tmp_path_factory):
+    """The file of all members; tests read it."""
+    return load_statistic(written(tmp_path_factory.mktemp("statistic") / "a.nc", Normalization()), "normalization")
 
 
 @pytest.mark.parametrize("kind", SAMPLE_KINDS)
@@ -34,7 +35,7 @@ def test_means_and_squares_are_those_of_the_arrays(statistic, toy, in_training, 
             values = pseudo_members(values.swapaxes(0, 1)).swapaxes(0, 1)
         known = np.isfinite(values).all(1)
         values = np.where(known[:, None], values, np.nan)
-        found = {key: statistic[key][SAMPLE_KINDS.index(kind), channel] for key in ("count", "mean", "squares")}
+        found = {key: statistic[key].values[SAMPLE_KINDS.index(kind), channel] for key in ("count", "mean", "squares")}
         np.testing.assert_array_equal(found["count"], known.sum(0))
         there = known.any(0)
         mean = np.nanmean(values[..., there], (0, 1))
@@ -46,37 +47,29 @@ def test_means_and_squares_are_those_of_the_arrays(statistic, toy, in_training, 
     assert statistic["count"][0, 0].min() == len(in_training) - 1
 
 
-def written(path, training, cluster, **options):
-    statistic = Normalization(**options)
-    with cluster.executor():
-        write_statistic(path, statistic, training, statistic.compute(training, cluster.at_once))
-    return path.read_bytes()
-
-
-def test_threads_and_bands_give_the_same_numbers(training, tmp_path):
-    expected = written(tmp_path / "a.nc", training, Threads(1))
-    assert written(tmp_path / "b.nc", training, Threads(3)) == expected
+def test_threads_and_bands_give_the_same_numbers(written, statistic, tmp_path):
+    one, other = (written(tmp_path / f"{k}.nc", Normalization(), cluster=Threads(k)) for k in (1, 3))
+    assert one.read_bytes() == other.read_bytes()
     # The grid has 19 rows; a band has 16 or fewer.
-    written(tmp_path / "d.nc", training, Threads(2), memory_bytes=1)
-    whole, bands = (load_statistic(tmp_path / name, "normalization") for name in ("a.nc", "d.nc"))
+    bands = load_statistic(written(tmp_path / "d.nc", Normalization(memory_bytes=1)), "normalization")
     for name in ("count", "mean", "squares", "verified", "start", "lead"):
-        np.testing.assert_array_equal(whole[name], bands[name])
-    np.testing.assert_allclose(whole.summary, bands.summary, rtol=1e-12)
+        np.testing.assert_array_equal(statistic[name], bands[name])
+    np.testing.assert_allclose(statistic.summary, bands.summary, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", SAMPLE_KINDS)
 @pytest.mark.parametrize("inputs", [["2t", "sst", "t@500"], ["2t"]], ids=["all channels", "one channel"])
-def test_a_normaliser_from_the_file_is_the_fitted_one(training, tmp_path, kind, inputs):
+def test_a_normaliser_from_the_file_is_the_fitted_one(training, statistic, kind, inputs):
     """Bit for bit, with the notes and the envelope; also of a model that reads fewer channels."""
-    written(tmp_path / "normalization.nc", training, Threads(2))
     task = Task("toy", inputs, ["2t"], training.task.lead_times)
     data = ForecastDataset(training.source, task, training.dates, moments=kind == "moments")
     fitted, other = (Corrector(task, data.grid, {"_target_": "models.statistical.raw.Raw"}, data.static) for _ in "ab")
     for corrector in (fitted, other):
         corrector.provenance["members"] = data.members
     fitted.fit(data)
-    file = load_statistic(tmp_path / "normalization.nc", "normalization")
-    other.fit(data, normalization=normalization_of(file, [str(channel) for channel in task.channels], ["2t"], kind))
+    other.fit(
+        data, normalization=normalization_of(statistic, [str(channel) for channel in task.channels], ["2t"], kind)
+    )
     state = other.state_dict()
     assert fitted.normalizer.location.std() > 0.1
     for name, tensor in fitted.state_dict().items():
@@ -86,9 +79,8 @@ def test_a_normaliser_from_the_file_is_the_fitted_one(training, tmp_path, kind, 
     assert other.provenance == fitted.provenance
 
 
-def test_members_can_be_limited(training, tmp_path):
-    written(tmp_path / "normalization.nc", training, Threads(2), max_members=2)
-    file = load_statistic(tmp_path / "normalization.nc", "normalization")
+def test_members_can_be_limited(written, training, tmp_path):
+    file = load_statistic(written(tmp_path / "two.nc", Normalization(max_members=2)), "normalization")
     found = normalization_of(file, ["2t"], ["2t"], "members")
     data = ForecastDataset(training.source, replace(training.task, inputs=("2t",)), training.dates, members=2)
     fitted = Corrector(data.task, data.grid, {"_target_": "models.statistical.raw.Raw"}, data.static)

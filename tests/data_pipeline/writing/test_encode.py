@@ -82,12 +82,7 @@ def test_grids_and_fields_that_cannot_be_written_are_refused():
 
 @pytest.mark.parametrize(
     ("edition", "grid"),
-    [
-        (1, GRID),
-        (2, Grid((50.5, 50.0), (-20, -19.75, -19.5))),
-        (1, Grid((10.0,), (20.0,))),
-        (2, Grid.regular(33, 64)),
-    ],
+    [(1, GRID), (2, Grid((50.5, 50.0), (-20, -19.75, -19.5))), (1, Grid((10.0,), (20.0,))), (2, Grid.regular(33, 64))],
     ids=str,
 )
 def test_cfgrib_reads_the_grid(tmp_path, grid, edition):

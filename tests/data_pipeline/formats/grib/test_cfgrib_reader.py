@@ -6,6 +6,7 @@ import eccodes
 import numpy as np
 import pytest
 from correction_runs import rewrite_fields
+from grib_parts import section
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import summarize_files
@@ -59,16 +60,12 @@ def winds(tmp_path):
 
 
 def test_values_are_those_of_single_fields(winds, tmp_path):
+    """Also in parts that several threads read, and where values are missing."""
     single = write(
         tmp_path / "single", *([field(name, number, step)] for number in (1, 2) for step in (0, 24) for name in "uv")
     )
     several, expected = (open_ensemble(path, chunks=None).load() for path in (winds, single))
     assert several.identical(expected)
-    for name in "uv":
-        np.testing.assert_allclose(several[name].values[0, 1, 1, 0], value(name, 2, 24), atol=PACKING)
-
-
-def test_samples_are_read_in_parts_and_from_threads(winds):
     fields = ensemble_fields(winds, (V, U), (0, 24))
 
     def read(_):
@@ -76,19 +73,14 @@ def test_samples_are_read_in_parts_and_from_threads(winds):
         fields.read(fields.cells[0, 1], out, (slice(1, 3), slice(None)))
         return out
 
+    wanted = [[value(name, number, 24)[1:3] for name in "vu"] for number in (1, 2)]
     with ThreadPoolExecutor(4) as pool:
         for out in pool.map(read, range(20)):
-            for member, number in enumerate((1, 2)):
-                for channel, name in enumerate("vu"):
-                    np.testing.assert_allclose(out[member, channel], value(name, number, 24)[1:3], atol=PACKING)
-
-
-def test_missing_values_are_nan(tmp_path):
-    values = value("v", 1, 0)
-    values[0, :3] = np.nan
-    path = write(tmp_path / "file", [field("u", 1, 0), field("v", 1, 0, values)])
-    dataset = open_ensemble(path, chunks=None)
-    np.testing.assert_array_equal(np.isnan(dataset.v.values.squeeze()), np.isnan(values))
+            np.testing.assert_allclose(out, wanted, atol=PACKING)
+    gaps = value("v", 1, 0)
+    gaps[0, :3] = np.nan
+    dataset = open_ensemble(write(tmp_path / "gaps", [field("u", 1, 0), field("v", 1, 0, gaps)]), chunks=None)
+    np.testing.assert_array_equal(np.isnan(dataset.v.values.squeeze()), np.isnan(gaps))
     assert not np.isnan(dataset.u.values).any()
 
 
@@ -120,9 +112,7 @@ def test_rewriting_writes_one_message_per_field(winds, tmp_path):
 def test_a_damaged_field_is_refused_with_advice(winds):
     content = bytearray(winds.read_bytes())
     second = Table.of(winds).records["offset"][2]
-    position = second + 16
-    while content[position + 4] != 5:  # data representation
-        position += int.from_bytes(content[position : position + 4], "big")
+    position = section(content, 5, second)  # data representation
     content[position + 9 : position + 11] = b"\xff\x00"  # a packing that does not exist
     winds.write_bytes(content)
     with pytest.raises(InputError, match=rf"winds: .*byte {second}"):

@@ -78,17 +78,7 @@ def test_members_with_different_bits_get_the_most_bits(tmp_path):
     np.testing.assert_allclose(found, wanted, rtol=1e-7)
 
 
-def test_missing_values_stay_missing():
-    members = np.full((2, 3, 4), np.nan)
-    assert np.isnan(Lattice().round(members)).all()
-    members[0, 1, 2] = 5.0
-    rounded = Lattice().round(members)
-    assert np.isfinite(rounded).sum() == 1
-    assert rounded[0, 1, 2] == pytest.approx(5, abs=1e-5)
-
-
 # Values that are read back before a message is written
-
 
 FINE = Grid.regular(19, 36)
 PACKINGS = [(1, "grid_simple"), (2, "grid_simple"), (2, "grid_ccsds"), (2, "grid_complex_spatial_differencing")]

@@ -86,21 +86,15 @@ def test_points_of_reduced_grids_are_where_eccodes_puts_them(samples, plain, nam
     np.testing.assert_allclose(ours, np.stack([latitudes, longitudes % 360], axis=1), atol=1e-6)
 
 
-def test_a_reduced_grid_in_another_order_is_refused_by_name():
+def test_what_is_no_grid_of_rows_and_columns_is_not_read_as_one():
+    """In GRIB1, 65535 columns mean that the number is missing; ecCodes returns the largest integer."""
     handle = eccodes.codes_grib_new_from_samples("reduced_gg_pl_32_grib2")
     eccodes.codes_set(handle, "scanningMode", 64)
     with pytest.raises(InputError, match="the grid is reduced_gg that is not stored from north to south"):
         _ = Layout.of(handle).grid
-
-
-def test_a_staggered_grid_is_not_read_as_a_regular_grid():
     handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
     eccodes.codes_set(handle, "scanningMode", 8)
-    assert not Layout.of(handle).regular
-
-
-def test_a_missing_number_of_columns_is_not_read_as_2147483647():
-    """In GRIB1, 65535 columns mean that the number is missing; ecCodes returns the largest integer."""
+    assert not Layout.of(handle).regular, "a staggered grid"
     handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib1")
     eccodes.codes_set_missing(handle, "Ni")
     with pytest.raises(InputError, match="regular_ll without its number of rows or columns"):

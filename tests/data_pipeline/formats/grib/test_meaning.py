@@ -3,6 +3,7 @@
 import eccodes
 import numpy as np
 import pytest
+from grib_parts import packed
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say_once
@@ -23,13 +24,8 @@ FIELD = np.linspace(0, 99, 12)
 def message(edition=2, values=FIELD, octets=None, **keys):
     """A message on 3 x 4 points; `octets` are octets 18 to 21 of GRIB1: unit, P1, P2, time range indicator."""
     handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
-    try:
-        for key, value in {"Ni": 4, "Nj": 3, "bitsPerValue": 24, "dataDate": 20200101, "level": 0, **keys}.items():
-            eccodes.codes_set(handle, key, value)
-        eccodes.codes_set_values(handle, values)
-        content = bytearray(eccodes.codes_get_message(handle))
-    finally:
-        eccodes.codes_release(handle)
+    keys = {"Ni": 4, "Nj": 3, "bitsPerValue": 24, "dataDate": 20200101, "level": 0, **keys}
+    content = bytearray(packed(handle, values, **keys))
     if octets is not None:
         content[25:29] = octets
     return bytes(content)
@@ -171,7 +167,6 @@ def test_the_summary_states_intervals_and_units(tmp_path):
 
 # Products
 
-
 PRODUCTS = {
     "ensemble mean": [
         ecmwf((1, 24, 0, 0), shortName="2t", type="em"),
@@ -208,15 +203,12 @@ def test_statistics_of_an_ensemble_are_no_members(tmp_path, capsys, product):
 
 
 def test_names_of_the_user(tmp_path):
+    """An unknown parameter has the units of its name."""
     path = write(tmp_path / "file", ncep("avg_2t", 11, 3, step="0-24"))
     assert Table.of(path).kinds[0].short_name == "avg_2t"
     for name in ("avg_2t", "228004", "4.228"):
         opened = values_of(path, "2t:mean", names={name: "2t"})
         np.testing.assert_allclose(opened["2t_mean"].values.ravel(), FIELD, atol=1e-4)
-
-
-def test_an_unknown_parameter_has_the_units_of_its_name(tmp_path):
-    path = write(tmp_path / "file", ncep("2t", parameterNumber=250))
-    opened = values_of(path, "tp", names={"unknown": "tp"})
-    assert opened.tp.units == "m"
+    path = write(tmp_path / "unknown", ncep("2t", parameterNumber=250))
+    assert values_of(path, "tp", names={"unknown": "tp"}).tp.units == "m"
     assert ensemble_fields(path, [Variable("tp")], [24], names={"unknown": "tp"}).meanings[0].intervals == (-1,)

@@ -5,7 +5,7 @@ from itertools import product
 import eccodes
 import numpy as np
 import pytest
-from grib_parts import plain_message
+from grib_parts import plain_message, section
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -36,11 +36,7 @@ def sections(message):
         if message[15] & 128:
             at += int.from_bytes(message[at : at + 3], "big")
         return at, at + 11
-    places, at = {}, 16
-    while message[at : at + 4] != b"7777":
-        places[message[at + 4]] = at
-        at += int.from_bytes(message[at : at + 4], "big")
-    return places[5], places[7] + 5
+    return section(message, 5), section(message, 7) + 5
 
 
 def signed(value, size):

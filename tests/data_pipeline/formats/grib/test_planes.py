@@ -56,7 +56,7 @@ def test_every_grid_in_every_scanning_mode_is_read_and_rewritten(name, tmp_path)
     keys = {"typeOfLevel": "surface", "shortName": "2t"}
     positions = by_eccodes(plane_message(name, FIELD, **keys))
     new = FIELD[::-1] + 3
-    for scanning in (scan for scan in SCANS if PLANES[name][0] == 2 or not scan & 16):  # reserved in GRIB1
+    for scanning in SCANS if name in ("NBM", "HRDPS") else (0, 64, 128, 224):
         first = first_point(name, positions, scanning)
         bits = (11, 16)[scanning.bit_count() % 2]  # 16 bits are decoded by numpy, 11 by ecCodes
         packed = {"scanningMode": scanning, "bitsPerValue": bits}
@@ -88,20 +88,6 @@ def test_every_grid_in_every_scanning_mode_is_read_and_rewritten(name, tmp_path)
         assert message[: decimal.start] + message[decimal.stop : packing] == (
             written[: decimal.start] + written[decimal.stop : packing]
         )
-
-
-@pytest.mark.parametrize("name", [name for name in PLANES if "lam" not in name])
-def test_cfgrib_and_xarray_have_the_same_positions_and_values(name, tmp_path):
-    keys = {"typeOfLevel": "surface", "shortName": "2t", "bitsPerValue": 16}
-    (tmp_path / "file.grib").write_bytes(plane_message(name, FIELD, **keys))
-    with xr.open_dataset(tmp_path / "file.grib", engine="cfgrib", backend_kwargs={"indexpath": ""}) as theirs:
-        fields = ensemble_fields(tmp_path / "file.grib", [Variable("2t")], [0])
-        out = np.empty((1, ROWS * COLUMNS, 1), np.float32)
-        fields.reader.read(np.array([0]), out, (ALL, ALL))
-        np.testing.assert_array_equal(out.ravel(), theirs.t2m.values.ravel())
-        np.testing.assert_allclose(fields.reader.grid.latitudes, theirs.latitude.values.ravel(), atol=1e-9)
-        east = np.array(fields.reader.grid.longitudes) - theirs.longitude.values.ravel()
-        np.testing.assert_allclose((east + 180) % 360 - 180, 0, atol=1e-9)
 
 
 @pytest.mark.parametrize(

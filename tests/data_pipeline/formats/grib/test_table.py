@@ -9,6 +9,7 @@ from itertools import islice
 import eccodes
 import numpy as np
 import pytest
+from grib_parts import section
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,14 +131,6 @@ def message2(template, **keys):
     keys |= {"shortName": "tp", "stepRange": f"{start}-{step}"} if over_time else {"shortName": "2t", "step": step}
     first = {"centre": "ecmf", "productDefinitionTemplateNumber": template, "typeOfLevel": "surface", "level": 0}
     return Encoder(GRID, edition=2, **first).encode(np.arange(12.0).reshape(GRID.shape), **keys)
-
-
-def section(message, number):
-    """The position of a section."""
-    at = 16
-    while message[at + 4] != number:
-        at += int.from_bytes(message[at : at + 4], "big")
-    return at
 
 
 FORECASTS = (0, 1, 8, 11)

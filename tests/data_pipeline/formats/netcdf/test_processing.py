@@ -1,4 +1,5 @@
-"""Processing over time, intervals and units of NetCDF variables, from attributes and bounds to fields and meanings."""
+"""Processing over time, intervals and units of NetCDF variables, from attributes and bounds to fields, meanings and the
+summary of the contents."""
 
 import numpy as np
 import pytest
@@ -119,22 +120,9 @@ def test_rates_need_one_interval(file, cells, sentence):
         read(analysis_fields(path, variables("tp")))
 
 
-def test_an_ensemble_mean_beside_members_is_no_member(plain, tmp_path):
-    """The mean is refused by name; the members of the other file open."""
-    members = plain.cfgrib(tmp_path / "members.nc", numbers=(0, 1))
-    mean = plain.cfgrib(tmp_path / "mean.nc", {"t2m": {**K, "GRIB_shortName": "2t", "GRIB_dataType": "em"}}, numbers=())
-    assert ensemble_fields([members, mean], variables("2t"), (0,)).numbers == (0, 1)
-    with pytest.raises(InputError, match=r"mean.nc \(t2m\): it is an ensemble mean .*, no member of an ensemble"):
-        ensemble_fields(mean, variables("2t"), (0,))
-    assert "not read     " in summarize_files([members, mean], catalog=NetCDFCatalog)
-
-
 def test_a_member_that_is_called_mean_is_no_member(file):
     path = file(
-        {
-            "time": VALID,
-            "member": (("member",), np.array(["ensemble mean"]), {"standard_name": "realization"}),
-        },
+        {"time": VALID, "member": (("member",), np.array(["ensemble mean"]), {"standard_name": "realization"})},
         {"t2m": (("time", "member", "lat", "lon"), ramp(2, 1, 4, 6), K)},
     )
     with pytest.raises(InputError, match=r"its member 'ensemble mean' is a statistic"):
@@ -155,3 +143,29 @@ def test_heights_called_z_are_converted_or_refused_with_the_way_out(file, units,
     fields = analysis_fields(path, variables("z@500"))
     np.testing.assert_allclose(read(fields)[0, 0], 9.80665 * ramp(2, 4, 6)[0].astype(float), rtol=1e-12)
     assert fields.meanings[0].units == "m2 s-2"
+
+
+def test_summarize_files(plain, tmp_path):
+    one = plain.cfgrib(tmp_path / "one.nc", {"t2m": K, "weird": {"units": "1"}}, starts=(0, 96))
+    two = plain.cfgrib(tmp_path / "two.nc", {"t2m": {"units": "J"}}, starts=(192,))
+    three = plain.cfgrib(tmp_path / "three.nc", {"t2m": K}, starts=(96, 240), steps=(0, 24))
+    (tmp_path / "four.nc").write_text("no forecast")
+    files = [one, two, three, tmp_path / "four.nc"]
+    lines = summarize_files(files, catalog=NetCDFCatalog, names={"weird": "slt"}).splitlines()
+    summary = dict(line.split(maxsplit=1) for line in lines if not line.startswith(("lead", "not")))
+    assert summary["files"].startswith("4, ")
+    assert summary["fields"] == "48, 4.61 kB when decoded"
+    assert summary["variables"] == "2t slt"
+    assert summary["called"] == "2t is t2m, slt is weird"
+    assert summary["starts"] == "3, 2000-01-01T00:00 to 2000-01-11T00:00 UTC"
+    assert "lead times   0 24 48 h" in lines
+    assert summary["members"] == "1 2 3"
+    assert summary["grid"] == "4 x 6 points, latitudes 60 to 15, longitudes 0 to 300"
+    assert summary["missing"] == "3 of 45"
+    assert summary["repeated"] == "6"
+    assert [line for line in lines if "not read" in line] == [
+        f"not read     {two} (t2m) is in 'J', GRIB has 2t in K; convert its values, for instance with cdo "
+        '-setattribute,t2m@units="K" -addc,OFFSET -mulc,FACTOR in.nc out.nc, or give it another name with '
+        "data.archive.variable_names",
+        f"not read     {tmp_path / 'four.nc'} is text, not NetCDF; name a file of fields",
+    ]

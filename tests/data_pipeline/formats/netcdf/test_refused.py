@@ -3,11 +3,13 @@
 import netCDF4
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say_once
-from data_pipeline.formats.netcdf import is_netcdf
+from data_pipeline.formats.netcdf.file import expected_size
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
 SIZES = {"time": 2, "step": 2, "depth": 3, "level": 3, "lev": 3, "plev": 2, "y": 2, "x": 3, "rlat": 2, "rlon": 3}
@@ -111,16 +113,13 @@ def test_coordinates_that_are_not_a_grid(plain, tmp_path, lat, sentence):
         open_static(path)
 
 
-def test_different_grids_are_refused(plain, file, tmp_path):
+def test_different_grids_and_units_are_refused(plain, file, tmp_path):
+    """A variable that is not in the table has the units of the files, which must agree."""
     one = file({}, {"lsm": (("lat", "lon"), ramp(4, 6), {})})
     coordinates = {"lat": (("lat",), plain.lat[:3], NORTH), "lon": (("lon",), plain.lon, EAST)}
     two = plain.write(tmp_path / "two.nc", coordinates, {"sd": (("lat", "lon"), ramp(3, 6), {"units": "m"})})
     with pytest.raises(InputError, match=r"file.nc \(lsm\) is on 4 x 6 .*two.nc \(sd\)\S* on 3 x 6 .*on one grid"):
         open_static([one, two])
-
-
-def test_different_units_are_refused(file):
-    """A variable that is not in the table has the units of the files, which must agree."""
     paths = []
     for k, units in enumerate(("kg", "g")):
         smoke = {"smoke": (("lat", "lon"), ramp(4, 6), {"units": units})}
@@ -161,18 +160,6 @@ def test_damaged_values_are_reported(plain, tmp_path, monkeypatch):
     monkeypatch.setattr("data_pipeline.formats.netcdf.netcdf_catalog._variable", broken)
     with pytest.raises(InputError, match=r"a.nc is damaged: the values of t2m cannot be read \(NetCDF: HDF error\)"):
         dataset.load()
-
-
-def test_files_that_are_not_netcdf(plain, tmp_path):
-    first = plain.cfgrib(tmp_path / "a.nc")
-    (tmp_path / "text").write_text("not a forecast")
-    (tmp_path / "empty").write_text("")
-    for name, found in (("text", "text, not NetCDF; name a file of fields"), ("empty", "empty; fetch the file again")):
-        assert not is_netcdf(tmp_path / name)
-        with pytest.raises(InputError, match=f"{name} is {found}"):
-            open_analysis([first, tmp_path / name])
-    with pytest.raises(InputError, match=r"cannot read .*none \(No such file"):
-        is_netcdf(tmp_path / "none")
 
 
 def test_groups_are_not_read(tmp_path):
@@ -227,3 +214,39 @@ def test_summaries_beside_the_members_are_counted(file, capsys):
         f"warning: {path}: left out 2 variables of 2t, because {path} (mean): it is the mean over members "
         "(cell_methods 'member: mean'), no member of an ensemble\n"
     )
+
+
+# The expected size of a classic file against the position of its last value
+
+FORMATS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
+KINDS = ("i1", "i2", "i4", "f4", "f8")
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(FORMATS),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.sampled_from(KINDS), st.booleans(), st.integers(0, 2)), min_size=1, max_size=4),
+    st.dictionaries(st.text("abc", min_size=1, max_size=5), st.text(max_size=9), max_size=3),
+)
+def test_the_last_value_ends_the_file(tmp_path_factory, file_format, records, variables, attributes):
+    """No value has a zero byte, so the last non-zero byte of the file belongs to a value or its padding."""
+    path = tmp_path_factory.mktemp("classic") / "file.nc"
+    with netCDF4.Dataset(path, "w", format=file_format) as file:
+        file.setncatts({name: text or "-" for name, text in attributes.items()})
+        file.createDimension("record", None)
+        file.createDimension("x", 3)
+        file.createDimension("y", 2)
+        for k, (kind, recorded, dimensions) in enumerate(variables):
+            shape = (("record",) if recorded else ()) + ("x", "y")[:dimensions]
+            variable = file.createVariable(f"v{k}", kind, shape)
+            value = np.frombuffer(b"\x7e" * np.dtype(kind).itemsize, kind)[0]
+            sizes = [records if name == "record" else len(file.dimensions[name]) for name in shape]
+            variable[...] = np.full(sizes, value)
+    content = path.read_bytes()
+    has_values = any(not recorded or (recorded and records) for _, recorded, _ in variables)
+    if has_values:
+        # Padding to four bytes need not be zero.
+        assert 0 <= len(content.rstrip(b"\0")) - expected_size(path) < 4
+    else:
+        assert expected_size(path) <= len(content)

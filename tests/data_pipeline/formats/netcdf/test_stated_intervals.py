@@ -44,20 +44,13 @@ def test_hourly_amounts_become_amounts_of_a_day(archive):
     assert fields.meanings[0].intervals == (1440,)
 
 
-def test_amounts_since_the_start_become_amounts_of_a_day(archive, plain):
-    fields = archive({"ensemble": {"tp": "since_start"}}).ensemble_fields(variables("tp:24h", "tp"), [24, 48])
-    axes = {"number": [1, 2, 3], "time": [0], "step": [24, 48], "latitude": plain.lat, "longitude": plain.lon}
-    amounts = plain.values("tp", {name: np.array(values) for name, values in axes.items()})[:, 0]
-    np.testing.assert_allclose(read(fields, 0, 0)[:, 0], amounts[:, 0], rtol=1e-5)
-    np.testing.assert_allclose(read(fields, 0, 1)[:, 0], amounts[:, 1] - amounts[:, 0], atol=1e-4)
-    assert [meaning.intervals for meaning in fields.meanings] == [(1440, 1440), (1440, 2880)]
-
-
 def test_a_length_without_a_part_holds_for_both(archive):
     both = archive({"tp": "24h"})
     assert both.ensemble_fields(variables("tp"), [0, 24, 48]).meanings[0].intervals == (-1, 1440, 1440)
     assert both.analysis_fields(variables("tp")).meanings[0].intervals == (1440,)
     assert archive(None).ensemble_fields(variables("tp"), [24]).meanings[0].intervals == (-1,)
+    fields = archive({"ensemble": {"tp": "since_start"}}).ensemble_fields(variables("tp:24h", "tp"), [24, 48])
+    assert [meaning.intervals for meaning in fields.meanings] == [(1440, 1440), (1440, 2880)]
 
 
 def test_a_file_is_not_overruled(file, archive):
@@ -116,7 +109,6 @@ def test_another_interval_is_another_fingerprint(archive):
 
 
 # Names that state more than the shortName
-
 
 MILLIMETRES = np.random.default_rng(3).gamma(0.4, 5.0, (2, 4, 6)).astype(np.float32)
 DIMENSIONS = ("time", "lat", "lon")

@@ -2,6 +2,7 @@
 
 import shutil
 import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,14 @@ class Stores:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             dataset.to_zarr(path, zarr_format=zarr_format, consolidated=consolidated, encoding=settings)
+        return path
+
+    @staticmethod
+    def zipped(folder: Path, compression=zipfile.ZIP_STORED) -> Path:
+        """Put a store into a zip file beside its folder."""
+        with zipfile.ZipFile(path := folder.with_suffix(".zip"), "w", compression) as file:
+            for each in sorted(folder.rglob("*")):
+                file.write(each, each.relative_to(folder))
         return path
 
     @staticmethod

@@ -10,7 +10,6 @@ from web_server import Handler
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import Url, expand_addresses
 from data_pipeline.formats.cf import summarize_files
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog
@@ -105,13 +104,6 @@ def test_an_archive_of_addresses(stores, tmp_path, server):
     assert "members      0 1 2 3" in text
     assert summarize_files(f"{server}/era5.zarr", catalog=ZarrCatalog).startswith("files")
     assert open_analysis(archive.analysis, T)["t"].shape == (3, 2, 5, 8)
-
-
-def test_addresses_are_not_paths(tmp_path):
-    (tmp_path / "file").touch()
-    found = expand_addresses(["https://host/a?b=*/c.zarr", tmp_path / "file", "simplecache::s3://bucket/d.zarr"])
-    assert found == ["https://host/a?b=*/c.zarr", tmp_path / "file", "simplecache::s3://bucket/d.zarr"]
-    assert Url("https://host/folder/c.zarr/").name == "c.zarr"
 
 
 @pytest.mark.parametrize("tells", ["date", "tag", "nothing"])

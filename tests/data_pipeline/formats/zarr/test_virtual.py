@@ -17,7 +17,7 @@ from web_server import Handler
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import Url
+from data_pipeline.common.files import Url, expand_addresses
 from data_pipeline.formats.content_hash import content_hashes
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.formats.zarr.detection import split_address
@@ -276,7 +276,11 @@ def test_icechunk_in_a_bucket(stores, tmp_path, server, monkeypatch):
         open_ensemble("ftp://host/a.icechunk")
 
 
-def test_addresses_are_taken_apart():
+def test_addresses_are_no_paths_and_are_taken_apart(tmp_path):
+    (tmp_path / "file").touch()
+    given = ["https://host/a?b=*/c.zarr", tmp_path / "file", "simplecache::s3://bucket/d.zarr"]
+    assert expand_addresses(given) == given
+    assert Url("https://host/folder/c.zarr/").name == "c.zarr"
     assert split_address(Url("reference://::https://host/a.json")) == ("https://host/a.json", "", "")
     assert split_address(Url("icechunk::/data/a@v1#pl/t")) == ("/data/a", "v1", "pl/t")
     assert split_address(Url("s3://bucket@home/a.icechunk/")) == ("s3://bucket@home/a.icechunk", "", "")

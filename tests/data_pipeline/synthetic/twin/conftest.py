@@ -5,6 +5,7 @@ from functools import partial
 import eccodes
 import numpy as np
 import pytest
+from twin_project import messages
 
 from data_pipeline.synthetic.twin import Twin
 
@@ -24,17 +25,15 @@ def read_grib():
 
     def read(file, *wanted):
         fields = {}
-        with file.open("rb") as stream:
-            while (message := eccodes.codes_grib_new_from_file(stream)) is not None:
-                key = partial(eccodes.codes_get, message)
-                day = key("dataDate")
-                if day > 20160000 and (not wanted or {key("shortName"), key("step")} <= set(wanted)):
-                    eccodes.codes_set(message, "missingValue", 1e30)
-                    member = key("number") if key("type") == "pf" else 0
-                    values = eccodes.codes_get_values(message).reshape(key("Nj"), key("Ni"))
-                    place = key("shortName"), key("level"), day, key("step"), member
-                    fields[place] = np.where(values == 1e30, np.nan, values)
-                eccodes.codes_release(message)
+        for message in messages(file):
+            key = partial(eccodes.codes_get, message)
+            day = key("dataDate")
+            if day > 20160000 and (not wanted or {key("shortName"), key("step")} <= set(wanted)):
+                eccodes.codes_set(message, "missingValue", 1e30)
+                member = key("number") if key("type") == "pf" else 0
+                values = eccodes.codes_get_values(message).reshape(key("Nj"), key("Ni"))
+                place = key("shortName"), key("level"), day, key("step"), member
+                fields[place] = np.where(values == 1e30, np.nan, values)
         return fields
 
     return read
