@@ -10,13 +10,7 @@ import scoringrules
 import torch
 
 from models.distribution import CensoredShiftedGamma
-from models.statistical.emos_regression import (
-    EMOSCases,
-    SharedPrior,
-    coefficient_names,
-    predict_emos,
-    raw_coefficients,
-)
+from models.statistical.emos_regression import EMOSCases, SharedPrior, coefficient_names, predict_emos, raw_coefficients
 from models.statistical.emos_sharing import estimate_sharing, fit_shared, thin
 from models.statistical.predictors import day_harmonics
 from models.statistical.regression import Regression
