@@ -35,7 +35,7 @@ EXTERNAL["graph"] |= {"level": 1}
 
 VARIANTS = {
     f"{name} of two paths": SPECS[name] | {"stem_width": 3, "cell_width": 5, "cell_embedding": 2}
-    for name in ("unet", "transformer", "transformer_independent")
+    for name in ("unet", "transformer")
 } | {
     "members of windows": SPECS["transformer"]
     | {"head": "members", "attention_window": 2, "depth": 1, "mixture": {"gate": "computed", "blend": True}}

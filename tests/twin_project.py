@@ -68,17 +68,20 @@ def wait_for_line(process, words):
 
 
 def messages(path):
+    """Yield an ecCodes handle for each message of a file."""
     with path.open("rb") as file:
         while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
             yield handle
             eccodes.codes_release(handle)
 
 
-def keys(handle):
-    iterator = eccodes.codes_keys_iterator_new(handle, "ls")
+def keys(handle, *namespaces):
+    """Return the keys of a message in some namespaces of ecCodes, by default "ls", as texts."""
     found = {}
-    while eccodes.codes_keys_iterator_next(iterator):
-        name = eccodes.codes_keys_iterator_get_name(iterator)
-        found[name] = eccodes.codes_get_string(handle, name)
-    eccodes.codes_keys_iterator_delete(iterator)
+    for namespace in namespaces or ("ls",):
+        iterator = eccodes.codes_keys_iterator_new(handle, namespace)
+        while eccodes.codes_keys_iterator_next(iterator):
+            name = eccodes.codes_keys_iterator_get_name(iterator)
+            found[name] = eccodes.codes_get_string(handle, name)
+        eccodes.codes_keys_iterator_delete(iterator)
     return found

@@ -6,6 +6,7 @@ distributions, not by the model's own weights.
 
 import copy
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.averages.auto import CANDIDATES, Auto, Candidate, without_unused
+from models.averages.auto import CANDIDATES, Candidate, without_unused
 from models.corrector import Corrector
 from models.distribution import Ensemble, Patched
 
@@ -77,10 +78,11 @@ def _quick():
 
 @pytest.fixture(scope="module")
 def fitted():
-    """A corrector of a world in which each lead time has another law."""
+    """A corrector of a world in which each lead time has another law, with weights from 10 of its 40 cells."""
     world = World({24: perfect, 48: biased, 72: blind}, count=360)
     corrector = Corrector(world.task, GRID, SPEC, world.static)
-    corrector.fit(world)
+    with patch("models.averages.auto.SAMPLE_CASES", 10 * 360):
+        corrector.fit(world)
     return corrector.eval()
 
 
@@ -97,22 +99,16 @@ IDEAL = 1 / math.sqrt(math.pi)
 """CRPS of N(signal, 1), which knows the signal."""
 
 
-def test_a_perfect_ensemble_stays_as_it_is(fitted):
+def test_each_lead_time_gets_the_best_correction(fitted):
+    """A perfect ensemble stays, bias and spread are corrected; climatology replaces forecasts without information."""
     crps, found = crps_of(fitted, perfect, 24)
     assert isinstance(found, Patched)
     assert isinstance(found.outer, Ensemble)
     assert not found.where.any()
     assert crps == pytest.approx(IDEAL, rel=0.03)
-
-
-def test_a_bias_and_a_wrong_spread_are_corrected(fitted):
-    """The mean of 8 members has an error of 0.5² / 8 beside the noise of the truth."""
     crps, found = crps_of(fitted, biased, 48)
     assert found.where.all()
     assert crps == pytest.approx(IDEAL * math.sqrt(1 + 0.25 / 8), rel=0.03)
-
-
-def test_a_forecast_without_information_becomes_climatology(fitted):
     crps, found = crps_of(fitted, blind, 72)
     assert crps == pytest.approx(IDEAL * math.sqrt(1 + 9), rel=0.03)
     assert found.where.all()
@@ -166,20 +162,3 @@ def test_a_part_without_enough_cases_is_left_out_and_named(capsys, monkeypatch):
     assert "season is left out: " in capsys.readouterr().out
     crps, _ = crps_of(corrector, biased, 24)
     assert math.isfinite(crps)
-
-
-def test_a_large_grid_is_represented_by_some_cells(monkeypatch, fitted):
-    """Weights from 10 of 40 cells: the forecasts are as good as with all."""
-    monkeypatch.setattr("models.averages.auto.SAMPLE_CASES", 10 * 360)
-    world = World({24: perfect, 48: biased, 72: blind}, count=360)
-    corrector = Corrector(world.task, GRID, SPEC, world.static)
-    corrector.fit(world)
-    for law, lead in ((perfect, 24), (biased, 48), (blind, 72)):
-        assert crps_of(corrector, law, lead)[0] == pytest.approx(crps_of(fitted, law, lead)[0], rel=0.03)
-
-
-def test_before_a_fit_the_forecast_has_the_moments_of_the_ensemble():
-    sample = next(batches(World({24: biased}, count=4), 4))
-    found = Auto(World({24: biased}, 1).task, GRID)(sample)
-    torch.testing.assert_close(found.mean, sample.ensemble.mean(1), rtol=1e-5, atol=1e-3)
-    torch.testing.assert_close(found.std, sample.ensemble.std(1), rtol=1e-3, atol=1e-3)

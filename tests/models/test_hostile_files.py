@@ -103,6 +103,7 @@ HOSTILE = {
     "no model": (lambda path: described(path, model={"_target_": "models.corrector.build_model"}), "is not a model"),
     "part": (lambda path: described(path, model=MLP | {"head": {"_target_": "os.system"}}), ""),
     "layers": (lambda path: described(path, model=MLP | {"depth": 10**7}), "describes a model of more than"),
+    "missing": (lambda path: described(path, model=MLP | {"cell_embedding": 1}), "is missing in the file"),
     "wide": (lambda path: described(path, model=MLP | {"width": 10**9}), "in the file and"),
     "envelope": (lambda path: described(path, envelope={"channels": {"2t": 1}}), "its envelope is invalid"),
     "provenance": (lambda path: described(path, provenance=3), "has an invalid description"),
@@ -130,10 +131,6 @@ def test_a_hostile_file_is_refused_by_name(case, tmp_path, monkeypatch):
     assert len(str(caught.value)) < 700
     assert sorted(tmp_path.iterdir()) == before
     assert peak < 20 * size + 2**24
-
-
-def test_the_sound_file_is_read(tmp_path):
-    assert Corrector.load(leave(tmp_path / "sound")).task == TASK
 
 
 JSON = strategies.recursive(

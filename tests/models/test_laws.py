@@ -1,8 +1,5 @@
 """Variables know their law: options that are missing or null follow from the targets, and a file keeps them."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
 
@@ -12,11 +9,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
 from data_pipeline.variables import parameters
 from data_pipeline.variables.parameters import PARAMETERS, Law
-from models.combine import combine
 from models.corrector import Corrector, needed_task
 from models.distribution import FAMILIES, Normal, PowerTransformed
-from models.engines.onnx_engine import OnnxEngine
-from models.engines.onnx_export import export
 from models.laws import describe_laws, is_bounded, with_laws
 from models.normalizer import SMALLEST_POWER
 
@@ -89,33 +83,26 @@ def test_options_follow_from_the_targets():
     assert with_laws(SPECS["mlp from emos"], BOTH)["baseline"]["family"] == ["normal", "censored_logistic"]
     raw = {"_target_": "models.statistical.raw.Raw"}
     assert with_laws(raw, BOTH) == raw
+    assert describe_laws(with_laws(EMOS, BOTH), BOTH) == "2t: normal; tp: censored_logistic of the power 0.5"
     with pytest.raises(InputError, match=r"model\.power must be one value, or a list for the 2 targets, got \[0\.5\]"):
         with_laws(EMOS | {"power": [0.5]}, BOTH)
 
 
-@pytest.mark.parametrize("family", ["censored_normal", "truncated_normal", "censored_shifted_gamma"])
-def test_a_bounded_family_needs_the_bound_of_a_variable_without_one(family):
-    task = Task("x", ["msl"], ["msl"], [24])
-    with pytest.raises(InputError, match=rf"family={family} needs lower, the lower bound of the target"):
-        Corrector(task, GRID, EMOS | {"family": family}, torch.zeros(3, *GRID.shape))
+def test_a_bounded_family_needs_the_bound_of_a_variable_without_one():
+    for family in ("censored_normal", "truncated_normal", "censored_shifted_gamma"):
+        task = Task("x", ["msl"], ["msl"], [24])
+        with pytest.raises(InputError, match=rf"family={family} needs lower, the lower bound of the target"):
+            Corrector(task, GRID, EMOS | {"family": family}, torch.zeros(3, *GRID.shape))
 
 
-def test_the_laws_in_one_line():
-    assert describe_laws(with_laws(EMOS, BOTH), BOTH) == "2t: normal; tp: censored_logistic of the power 0.5"
-    assert describe_laws({"_target_": "models.statistical.raw.Raw"}, BOTH) == ""
-
-
-@pytest.mark.parametrize("name", ["emos", "monthly emos", "boosted_emos"])
+@pytest.mark.parametrize("name", ["emos", "monthly emos"])
 def test_targets_of_different_laws_are_corrected_as_if_they_were_alone(name, toy):
     data = toy(BOTH, GRID, 160)
-    spec = SPECS[name] | ({"max_steps": 1} if name == "boosted_emos" else {})
     batch = next(batches(data, 6))
-    found = fitted(spec, BOTH, data)(batch)
+    found = fitted(SPECS[name], BOTH, data)(batch)
     for target, variable in enumerate(BOTH.targets):
         alone = Task("alone", [variable], [variable], BOTH.lead_times)
-        if name == "boosted_emos":  # in `BOTH`, either target is a predictor of the other
-            continue
-        expected = fitted(spec, alone, OneTarget(data, target))(only(batch, target))
+        expected = fitted(SPECS[name], alone, OneTarget(data, target))(only(batch, target))
         for number in ("mean", "std"):
             torch.testing.assert_close(getattr(found, number)[:, [target]], getattr(expected, number))
     assert isinstance(found.of_target(0), Normal)
@@ -133,27 +120,3 @@ def test_files_keep_their_laws_when_the_table_changes(name, toy, tmp_path, monke
     again = Corrector.load(tmp_path / "one.safetensors")
     assert torch.equal(again(batch).mean, corrector(batch).mean)
     assert torch.equal(again(batch).std, corrector(batch).std)
-
-
-def test_networks_of_two_laws_are_combined_and_exported(toy, tmp_path):
-    pytest.importorskip("onnxruntime")
-    data = toy(BOTH, GRID, 40)
-    paths = [tmp_path / f"{k}.safetensors" for k in range(2)]
-    batch = next(batches(data, 2))
-    for k, path in enumerate(paths):
-        one = fitted(SPECS["mlp"], BOTH, data)
-        with torch.no_grad():
-            one.model.network[-1].bias.add_(0.1 * (k + 1))
-        one.save(path)
-    committee = combine(paths)
-    levels = torch.tensor([0.2, 0.8])
-    low, high = (Corrector.load(path)(batch).quantile(levels) for path in paths)
-    between = committee(batch).quantile(levels)
-    assert (between >= torch.minimum(low, high) - 1e-4).all()
-    assert (between <= torch.maximum(low, high) + 1e-4).all()
-    assert json.loads(json.dumps(committee.spec))["specs"][0]["head"] == ["normal", "censored_logistic"]
-    export(paths[0], tmp_path / "one.onnx")  # `test_export.py` has a committee; its graph of two laws takes long
-    engine = OnnxEngine(tmp_path / "one.onnx")
-    start, lead = int(batch.init_time[0]), int(batch.lead_time[0])
-    found = engine._model.predict(batch.ensemble[0].numpy(), batch.mask[0].numpy(), start, lead)
-    np.testing.assert_allclose(found.quantiles(levels.numpy()), low[:, 0].detach().numpy(), rtol=1e-3, atol=1e-3)

@@ -199,30 +199,17 @@ def test_stations_without_ids_are_found_by_position(emos):
     assert StationCounts.of(points, emos.at(points).provenance) == (5, 5, 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "points", "sentence"),
-    [
-        ({}, Grid.regular(5, 8), "only one of stations can"),
-        ({"provenance": {"stations": {}}}, stations(40, 45), "moved to other stations already"),
-    ],
-)
-def test_what_cannot_be_moved_is_refused(emos, change, points, sentence):
-    other = copy.copy(emos)
-    for name, value in change.items():
-        setattr(other, name, value)
-    with pytest.raises(InputError, match=sentence):
-        other.at(points)
-
-
-def test_few_stations_are_refused_by_number(toy):
-    with pytest.raises(InputError, match="has a fit at 4 stations; to predict others it needs 5 to 5000"):
-        biased(toy, stations(0, 4)).at(stations(4, 6))
-
-
-def test_an_unknown_static_field_is_refused_by_name(toy):
-    task = Task("toy", ["2t"], ["2t"], [24], ["lsm"])
+def test_what_cannot_be_moved_is_refused(emos, toy):
+    moved, task = copy.copy(emos), Task("toy", ["2t"], ["2t"], [24], ["lsm"])
+    moved.provenance = {"stations": {}}
     data = toy(task, stations(0, 8), 60)
-    made = Corrector(task, stations(0, 8), SPECS["mlp"], data.static)
-    made.fit(data)
-    with pytest.raises(InputError, match=r"reads the static field lsm, which is unknown at 2 new stations; .*static="):
-        made.at(stations(6, 10))
+    unknown = Corrector(task, stations(0, 8), SPECS["mlp"], data.static)
+    unknown.fit(data)
+    for corrector, points, sentence in (
+        (emos, Grid.regular(5, 8), "only one of stations can"),
+        (moved, stations(40, 45), "moved to other stations already"),
+        (biased(toy, stations(0, 4)), stations(4, 6), "has a fit at 4 stations; to predict others it needs 5 to 5000"),
+        (unknown, stations(6, 10), "reads the static field lsm, which is unknown at 2 new stations; .*static="),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            corrector.at(points)

@@ -7,13 +7,11 @@ import torch
 
 from conf import build, plain
 from conf.hydra_command import composed
-from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import build_model
 from models.layers.gate import LatentGate
-from models.layers.loss_term import loss_terms
-from models.layers.mixture import RIGHT, SpatialBlend, SpatialMixture
+from models.layers.mixture import RIGHT, SpatialMixture
 from models.published.poet import EnsembleAttention, PoET
 from training.optimization.loss import CRPS, GaussianCRPS
 
@@ -30,54 +28,19 @@ def experiments(words):
     return sorted(path.stem for path in (CONF / "experiment").glob(f"*{words}*.yaml"))
 
 
-def network(spec):
-    torch.manual_seed(0)
-    return build_model(spec, TOY, GRID)
-
-
-def outputs(model, kind, sample):
-    """Return the output of each layer of a kind for a batch, and the outputs of the layer's experts."""
-    found = []
-    for layer in model.modules():
-        if isinstance(layer, kind):
-            layer.register_forward_hook(lambda layer, x, y: found.append((y, layer.experts(*x))))
-    model(sample)
-    return found
-
-
-def batch(toy):
-    sample = next(batches(toy(TOY, GRID, 2, seed=7), 2))
-    return sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
-
-
 SMOE = ["model=smoe_unet", *(f"experiment={name}" for name in experiments("smoe_unet"))]
 
 
 @pytest.mark.parametrize("choice", SMOE)
-def test_a_mixture_of_experts_chooses_experts_and_trains_its_gate_by_routing(choice, toy):
-    """Each output is that of one expert; the gate has weights for each cell, and its gradient comes from routing."""
-    model, sample = network(plain(compose_config(choice).model)), batch(toy)
-    with torch.no_grad():
-        found = outputs(model, SpatialMixture, sample)
-    assert found
-    for y, experts in found:
-        assert ((y[:, :, None] - experts[:, None]).abs().amin(2) == 0).all()
-    for layer in model.modules():
-        if isinstance(layer, SpatialMixture):
-            assert isinstance(layer.gate, LatentGate)
-            assert layer.routing.classify
-            assert layer.routing.damping == 0
-            assert not layer.scale_by_gate
+def test_a_mixture_of_experts_chooses_experts_and_trains_its_gate_by_routing(choice):
+    """The gate has weights for each cell; `layers/test_mixture.py` tests choice and routing."""
+    model = build_model(plain(compose_config(choice).model), TOY, GRID)
+    layers = [layer for layer in model.modules() if isinstance(layer, SpatialMixture)]
+    assert layers
+    for layer in layers:
+        assert isinstance(layer.gate, LatentGate)
+        assert (layer.routing.classify, layer.routing.damping, layer.scale_by_gate) == (True, 0, False)
     assert RIGHT == 1e-5
-    (model.train()(sample).crps(sample.target).mean() + loss_terms(model) / 2).backward()
-    gates = [layer.gate.weight.grad for layer in model.modules() if isinstance(layer, SpatialMixture)]
-    assert all(gradient.abs().max() > 0 for gradient in gates)
-
-
-def test_models_named_blend_contain_blends_only():
-    model = network(plain(compose_config("model=blend_unet").model))
-    assert any(isinstance(layer, SpatialBlend) for layer in model.modules())
-    assert not any(isinstance(layer, SpatialMixture) for layer in model.modules())
 
 
 @pytest.mark.parametrize(("task", "inputs"), [("t850", 7), ("t2m_poet", 21)])

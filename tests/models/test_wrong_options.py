@@ -14,7 +14,7 @@ SMALL = Grid.regular(4, 8)
 RESNET = {"_target_": "weathernets.resnet.ResNet", "width": 5}
 CONVOLUTION = {"_target_": "torch.nn.Conv2d", "out_channels": 3}
 GAMMA = "censored_shifted_gamma"
-WIDTH, COUNT = "must be a whole number of at least 1", "must be a whole number of at least 0"
+WIDTH = "must be a whole number of at least 1"
 WRONG = {
     "networks.mlp.MLP": [
         ({"width": 0}, f"model.width {WIDTH}"),
@@ -75,9 +75,7 @@ WRONG = {
         ),
         ({"routing": {"quantil": 1}}, "model.routing has no option 'quantil'; it has quantile", HEAT),
     ],
-    "published.heat_networks.KnownRegions": [
-        ({}, "add data.static=[region]", Task("heat", ["heat"], ["heat"], [1])),
-    ],
+    "published.heat_networks.KnownRegions": [({}, "add data.static=[region]", Task("heat", ["heat"], ["heat"], [1]))],
     "statistical.emos.EMOS": [
         ({"lower": 0.0}, "has no lower"),
         ({"window_days": 30}, "set model.seasonal=false"),

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from ranks import run_on_ranks
 from torch.autograd.graph import saved_tensors_hooks
 from training_parts import SPECS, TASK, first_step, module
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.corrector import build_model
-from models.parallel.mesh import Mesh, arrange_mesh
+from models.parallel.mesh import Mesh
 from training.step.activation_checkpointing import blocks, checkpoint_activations
 
 LIKE = ("blend_unet", "bqn", "smoe_unet", "transformer_independent")
@@ -45,10 +44,6 @@ def one_step(mesh, toy, name, twice):
     return [tensor.detach().numpy() for tensor in numbers], sum(n for where, n in kept.items() if where not in own)
 
 
-def test_some_models_have_blocks():
-    assert {"unet", "ens10_unet", "transformer", "routed"} <= set(BLOCKS)
-
-
 @pytest.mark.parametrize("name", BLOCKS)
 def test_gradients_and_running_statistics_are_equal_with_less_memory(name, toy):
     (expected, before), (found, after) = (one_step(Mesh.single(), toy, name, twice) for twice in (False, True))
@@ -57,32 +52,12 @@ def test_gradients_and_running_statistics_are_equal_with_less_memory(name, toy):
     assert after < 0.75 * before, (after, before)
 
 
-CASES = [((2, 1), "ens10_unet"), ((1, 2), "ens10_unet"), ((1, 2), "transformer")]
-
-
-def steps_on_meshes(rank, toy):
-    """For each mesh and model: a step, and the same with recomputed activations."""
-    return [[one_step(arrange_mesh(*shape), toy, name, twice)[0] for twice in (False, True)] for shape, name in CASES]
-
-
-def test_a_step_on_a_mesh_has_the_numbers_of_one_process(toy):
-    """With running statistics, and bit for bit the same with checkpoints."""
-    alone = {name: one_step(Mesh.single(), toy, name, False)[0] for _, name in CASES}
-    for found in run_on_ranks(2, steps_on_meshes, toy):
-        for (_, name), (plain, recomputed) in zip(CASES, found, strict=True):
-            for one, other, expected in zip(plain, recomputed, alone[name], strict=True):
-                np.testing.assert_array_equal(one, other, err_msg=name)
-                assert np.abs(one - expected).max() <= 1e-12 * np.abs(expected).max(), name
-
-
-def test_only_outermost_blocks_are_found():
+def test_blocks_are_the_outermost_of_a_model_and_one_without_is_refused(toy):
     inner = torch.nn.Linear(1, 1)
     outer = torch.nn.Sequential(torch.nn.ModuleList([inner]), torch.nn.ReLU())
     net = torch.nn.Sequential(torch.nn.ModuleList([outer, torch.nn.ReLU()]), torch.nn.ModuleList([inner]))
     assert list(blocks(net)) == [outer, inner]
-
-
-def test_a_model_without_blocks_is_refused(toy):
+    assert {"unet", "ens10_unet", "transformer", "routed"} <= set(BLOCKS)
     net, *_ = module(toy, Mesh.single(), torch.float32, SPECS["mlp"])
     with pytest.raises(
         InputError, match=r"trainer\.activation_checkpointing=true needs a model with blocks, and MLP has none"

@@ -33,8 +33,7 @@ def world(bend, bias=0.0):
     values = truth.reshape(-1, 5, 8)[index].astype("f4")
     return (
         xr.Dataset(
-            {"2t": (dims, raw, {"units": "K"})},
-            {"init_time": STARTS, "lead_time": leads, "number": range(4), **SPACE},
+            {"2t": (dims, raw, {"units": "K"})}, {"init_time": STARTS, "lead_time": leads, "number": range(4), **SPACE}
         ),
         xr.Dataset({"2t": (("time", "latitude", "longitude"), values, {"units": "K"})}, {"time": found, **SPACE}),
     )

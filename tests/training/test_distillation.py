@@ -99,22 +99,18 @@ def test_the_weight_mixes_both_losses(loss, toy, tmp_path):
     torch.testing.assert_close(student.training_loss(other)[0], values[1.0], rtol=1e-12, atol=0)
 
 
-def test_without_a_forecast_of_the_teacher_the_truth_counts_alone(toy, tmp_path):
-    student, teacher, batch = module_of(toy, tmp_path, 0.5)
-    before, own = student.training_loss(batch)[0], student.weighted_loss(CRPS(), batch)[0]
-    quantiles = teacher.quantiles(batch)
-    teacher.quantiles = lambda _: torch.full_like(quantiles, torch.nan)
-    torch.testing.assert_close(student.training_loss(batch)[0], own, rtol=1e-12, atol=0)
-    assert abs(before - own) > 1e-3 * own
-
-
-def test_the_teacher_is_no_part_of_the_module(toy, tmp_path):
+def test_the_teacher_is_no_part_of_the_module_and_without_its_forecast_the_truth_counts_alone(toy, tmp_path):
     student, teacher, batch = module_of(toy, tmp_path, 0.5)
     assert copy.deepcopy(student)._teacher is teacher
     names = {name for name, _ in student.named_parameters()}
     assert names == {f"corrector.model.{name}" for name, _ in student.corrector.model.named_parameters()}
     student.training_loss(batch)[0].backward()
     assert all(parameter.grad is None for parameter in teacher._corrector.parameters())
+    before, own = student.training_loss(batch)[0], student.weighted_loss(CRPS(), batch)[0]
+    quantiles = teacher.quantiles(batch)
+    teacher.quantiles = lambda _: torch.full_like(quantiles, torch.nan)
+    torch.testing.assert_close(student.training_loss(batch)[0], own, rtol=1e-12, atol=0)
+    assert abs(before - own) > 1e-3 * own
 
 
 def losses_on_rank(rank, shape, toy, folder):

@@ -102,9 +102,9 @@ def test_a_file_of_which_nothing_can_be_taken_is_refused(tmp_path):
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    ("changes", "spec", "sentence"),
-    [
+def test_another_task_or_model_is_refused(tmp_path):
+    path = file_of(tmp_path, drawn(UNET))
+    for changes, spec, sentence in (
         ({"inputs": (*TASK.inputs, Variable.parse("t@850"))}, UNET, "(t@850 only in this run); give task.inputs"),
         ({"inputs": TASK.targets}, UNET, "has other channels (msl only in the file)"),
         ({"inputs": TASK.inputs[::-1]}, UNET, "has other channels (in another order, 2t, msl)"),
@@ -116,18 +116,9 @@ def test_a_file_of_which_nothing_can_be_taken_is_refused(tmp_path):
         ({}, UNET | {"baseline": "climate"}, "set model.baseline=null, as in the file"),
         ({}, UNET | {"power": 0.5}, "set model.power=1.0, as in the file"),
         ({}, SPECS["mlp"], "holds a models.networks.unet.UNet, and this run trains a models.networks.mlp.MLP"),
-    ],
-    ids=lambda of: of if isinstance(of, str) else "",
-)  # fmt: skip
-def test_another_task_or_model_is_refused(changes, spec, sentence, tmp_path):
-    path = file_of(tmp_path, drawn(UNET))
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        PretrainedWeights(path, replace(TASK, **changes), spec)
-
-
-def test_options_of_the_training_may_differ_and_defaults_may_be_left_out(tmp_path):
-    path = file_of(tmp_path, drawn(UNET))
-    assert PretrainedWeights(path, replace(TASK, lead_times=(24,)), UNET | {"dropout": 0.5, "head": "normal"})
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            PretrainedWeights(path, replace(TASK, **changes), spec)
 
 
 def test_files_without_weights_or_dates_are_refused(tmp_path):
@@ -138,6 +129,8 @@ def test_files_without_weights_or_dates_are_refused(tmp_path):
     first.provenance = {}
     with pytest.raises(InputError, match="does not say on which dates it was trained"):
         PretrainedWeights(file_of(tmp_path, first), TASK, UNET)
+    path = file_of(tmp_path, drawn(UNET))
+    assert PretrainedWeights(path, replace(TASK, lead_times=(24,)), UNET | {"dropout": 0.5, "head": "normal"})
 
 
 # What the file says.

@@ -106,9 +106,8 @@ def test_names_members_and_losses():
     assert fitted(loss=CRPS()).state_dict().keys() == expected.keys()
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_wrong_arguments_are_one_sentence():
+    for options, sentence in (
         ({"task": {"name": "toy"}}, "task must be a Task, got dict"),
         ({"model": "emoss"}, "there is no model 'emoss'; choose one of auto, backbone"),
         ({"model": {"model": "emos", "famly": "normal"}}, "model emos has no option 'famly'; it has family"),
@@ -124,12 +123,10 @@ def test_names_members_and_losses():
         ({"members": 5}, "members must be a number from 1 to 4"),
         ({"task": Task("rain", ["tp"], ["tp"], [24])}, "write it in the task, such as tp:24h"),
         ({"task": Task("toy", ["2t"], ["2t"], [24], ["lsm"]), "model": "mlp"}, "needs the static field lsm, the data"),
-    ],
-)
-def test_wrong_arguments_are_one_sentence(options, sentence):
-    with pytest.raises(InputError) as error:
-        fitted(**options)
-    assert sentence in str(error.value)
+    ):
+        with pytest.raises(InputError) as error:
+            fitted(**options)
+        assert sentence in str(error.value)
 
 
 def test_stations_are_cells_of_a_grid_without_neighbours():

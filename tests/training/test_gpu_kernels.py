@@ -32,10 +32,12 @@ from training.memory.step_cost import computed_bytes
 from training.network_training import matmul_precision
 
 TASK = Task("toy", ["2t", "msl", "sst"], ["2t"], [48])
+LIKE = ("bqn", "transformer_independent")
+"""Networks with the layers of others."""
 NETWORKS = {
     name: spec
     for name, spec in SPECS.items()
-    if any(weight.requires_grad for weight in build_model(spec, TASK, GRID).parameters())
+    if name not in LIKE and any(weight.requires_grad for weight in build_model(spec, TASK, GRID).parameters())
 }
 
 

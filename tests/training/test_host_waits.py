@@ -5,7 +5,6 @@ PyTorch does inside C++ and no dispatch mode sees: a list as an index, a number 
 counts in the real loop of Lightning, with clipping, moving average, schedule, logger, history and checkpoints.
 """
 
-from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -104,28 +103,35 @@ def train(toy, folder, **options):
     return weights, score, str(device), dict(counter.found), counter.places
 
 
-def train_on_standin(rank, toy, folder, **options):
+OPTIONS = {"ema_decay": 0.9, "gradient_clip": 0.1, "weight_decay": 0.01, "checkpoint_minutes": 100.0}
+
+
+def on_standin(rank, toy, folder):
+    """A run in Lightning, and single steps."""
     standin_device.install()
     with patch.object(pl, "Trainer", StandInTrainer):
-        return train(toy, folder, **options)
+        trained = train(toy, folder, **OPTIONS)
+    return trained, steps_on_standin(toy), quantiles_on_standin(), reads_on_standin()
 
 
-def test_a_step_in_lightning_never_waits_and_gives_the_numbers_of_the_cpu(toy, tmp_path):
-    options = {"ema_decay": 0.9, "gradient_clip": 0.1, "weight_decay": 0.01, "checkpoint_minutes": 100.0}
-    run = partial(train_on_standin, toy=toy, folder=tmp_path / "standin", **options)
-    ((weights, score, device, waits, places),) = run_on_ranks(1, run, fresh=True)
+@pytest.fixture(scope="module")
+def standin(toy, tmp_path_factory):
+    return run_on_ranks(1, on_standin, toy, tmp_path_factory.mktemp("standin"), fresh=True)[0]
+
+
+def test_a_step_in_lightning_never_waits_and_gives_the_numbers_of_the_cpu(standin, toy, tmp_path):
+    weights, score, device, waits, places = standin[0]
     assert device == "standin:0"
     assert waits == {}, places
-    expected, expected_score, *_ = train(toy, tmp_path / "cpu", **options)
+    expected, expected_score, *_ = train(toy, tmp_path, **OPTIONS)
     # Only on CPUs do layers have their channels last in memory, which gives sums another order.
     assert score == pytest.approx(expected_score, rel=1e-5)
     for name, value in expected.items():
         np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-5 * abs(value).max(), err_msg=name)
 
 
-def steps_on_standin(rank, toy):
+def steps_on_standin(toy):
     """What makes the host wait in the second step of every model, and in one with each loss."""
-    standin_device.install()
     specs, found = SPECS | MORE, {}
     climate = torch.rand(1, 1, len(CLIMATE_PROBABILITIES), 1, *GRID.shape)
     trained = [
@@ -144,7 +150,7 @@ def steps_on_standin(rank, toy):
             with standin_device.waits() as counted:
                 net.training_step(batch, 0)["loss"].backward()
         found[name] = dict(counted), dict(standin_device.places)
-    return found, quantiles_on_standin(), reads_on_standin()
+    return found
 
 
 def quantiles_on_standin():
@@ -180,8 +186,8 @@ def reads_on_standin():
     return found, dict(counted)
 
 
-def test_no_step_of_any_model_or_loss_waits(toy):
-    ((found, (waits, error), (reads, free)),) = run_on_ranks(1, steps_on_standin, toy, fresh=True)
+def test_no_step_of_any_model_or_loss_waits(standin):
+    _, found, (waits, error), (reads, free) = standin
     assert all(reads.values()), reads
     assert free == {}
     assert {name: places for name, (waits, places) in found.items() if waits} == {}

@@ -27,10 +27,7 @@ def stages(tmp_path_factory, command):
     """A folder in which both stages were trained."""
     folder = tmp_path_factory.mktemp("stages")
     write_archive(folder)
-    for options in (
-        (*BIAS, "run_dir=runs/first"),
-        (*SIGMA, f"initial_weights={FIRST}", "run_dir=runs/second"),
-    ):
+    for options in ((*BIAS, "run_dir=runs/first"), (*SIGMA, f"initial_weights={FIRST}", "run_dir=runs/second")):
         ended = command(folder, *TRAIN, *options)
         assert ended.code == 0, ended.stderr
     assert f"initial weights from {FIRST}" in ended.stdout
@@ -61,23 +58,20 @@ def test_a_run_with_other_initial_weights_is_refused(stages, tmp_path, command):
     assert "runs/second holds a run with other initial_weights; choose another run_dir" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_weights_of_another_kind_or_other_data_are_refused(stages, command):
+    for options, sentence in (
         (["max_members=2"], "was trained with another number of members; train it again with the same options"),
         (["data.split.val=[2003,2003]", "data.split.test=[2002,2002]"], "with another set of validation dates"),
         (["task.inputs=[2t]"], "was trained with another task"),
         (["model.uncertainty=resnet2d"], "holds another model"),
         (["model=emos", "loss=crps"], "EMOS has no weights to load; leave out initial_weights"),
-    ],
-)
-def test_weights_of_another_kind_or_other_data_are_refused(stages, options, sentence, command):
-    given = TRAIN if options[0] != "model=emos" else ("train", *OPTIONS, "path=.")
-    model = SIGMA if options[0] != "model=emos" else ()
-    ended = command(stages, *given, *model, f"initial_weights={FIRST}", "run_dir=runs/refused", *options)
-    assert ended.code == 2
-    assert sentence in ended.stderr
-    assert not (stages / "runs/refused/config.yaml").exists()
+    ):
+        given = TRAIN if options[0] != "model=emos" else ("train", *OPTIONS, "path=.")
+        model = SIGMA if options[0] != "model=emos" else ()
+        ended = command(stages, *given, *model, f"initial_weights={FIRST}", "run_dir=runs/refused", *options)
+        assert ended.code == 2
+        assert sentence in ended.stderr
+        assert not (stages / "runs/refused/config.yaml").exists()
 
 
 def test_a_missing_file_and_another_grid_are_refused(tmp_path):

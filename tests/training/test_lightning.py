@@ -33,14 +33,10 @@ VERSION = "2.6."
 """Version of Lightning in which the private names that a test lists were checked."""
 
 
-def test_every_flag_of_the_trainer_is_classified():
-    """A new flag of Lightning must be classified."""
+def test_flags_of_the_trainer_are_classified_and_private_names_checked():
+    """For another version check whether it still uses these names in the same way; then change `VERSION`."""
     assert set(inspect.signature(pl.Trainer).parameters) == set(OWNED) | FREE
     assert not set(OWNED) & FREE
-
-
-def test_private_names_of_lightning_are_of_the_checked_version():
-    """For another version check whether it still uses these names in the same way; then change `VERSION`."""
     assert pl.__version__.startswith(VERSION)
     assert "self._setup_model(" in inspect.getsource(DDPStrategy.configure_ddp)
     assert "self._register_ddp_hooks()" in inspect.getsource(DDPStrategy.configure_ddp)

@@ -1,11 +1,13 @@
-"""Loggers by name, with stand-ins for the packages of MLflow and Weights & Biases."""
+"""Loggers by name, with stand-ins for Lightning's loggers of MLflow and Weights & Biases."""
 
-import importlib
+import inspect
 import json
-import sys
+import os
+from pathlib import Path
 
 import pytest
 import torch
+from pytorch_lightning.loggers import Logger
 from training_parts import module
 
 from data_pipeline.common.cost_meter import CostMeter
@@ -13,97 +15,54 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from models.parallel.mesh import Mesh
 from training.network_training import train_network
+from training.run import loggers
 from training.run.loggers import make_loggers
 from training.run.run_summary import RunSummary
 from training.step.training_data import open_training_data
 
-PACKAGES = {
-    "mlflow/__init__.py": "def set_tracking_uri(uri): pass",
-    "mlflow/entities.py": """
-class Param:
-    def __init__(self, key, value): self.key, self.value = key, value
-class Metric:
-    def __init__(self, key, value, timestamp, step): self.key, self.value, self.step = key, value, step
-""",
-    "mlflow/utils/__init__.py": "",
-    "mlflow/utils/mlflow_tags.py": "MLFLOW_RUN_NAME = 'mlflow.runName'",
-    "mlflow/tracking/context/__init__.py": "",
-    "mlflow/tracking/context/registry.py": "def resolve_tags(tags): return tags",
-    "mlflow/tracking/__init__.py": """
-import json
-import os
-from pathlib import Path
-from types import SimpleNamespace as Fields
 
-class MlflowClient:
-    def __init__(self, uri):
-        if os.environ.get("MLFLOW_ALLOW_FILE_STORE") != "true": raise RuntimeError("files are refused")
-        self.folder = Path(uri.removeprefix("file:")); self.folder.mkdir(parents=True, exist_ok=True)
-    def get_experiment_by_name(self, name): return None
-    def create_experiment(self, name, artifact_location): return name
-    def create_run(self, experiment_id, tags):
-        number = f"run{len(list(self.folder.iterdir()))}"
-        self.write(number, {"experiment": experiment_id, "tags": tags})
-        return Fields(info=Fields(run_id=number))
-    def get_run(self, run_id):
-        if not (self.folder / run_id).exists(): raise RuntimeError(f"there is no run {run_id}")
-        return Fields(info=Fields(experiment_id="deepweather"))
-    def log_batch(self, run_id, params=(), metrics=()):
-        self.write(run_id, {"params": {each.key: each.value for each in params},
-                            "metrics": {each.key: each.value for each in metrics}})
-    def set_terminated(self, run_id, status): self.write(run_id, {"status": status})
-    def write(self, run_id, line):
-        with (self.folder / run_id).open("a") as file: file.write(json.dumps(line) + "\\n")
-""",
-    "mlflow-2.9.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mlflow\nVersion: 2.9.0\n",
-    "wandb/__init__.py": """
-import json
-from pathlib import Path
+def stand_in(kind, inner):
+    """Return a class that takes the arguments of a logger, and writes lines to the file of its entry in `inner`."""
 
-run = None
+    class StandIn(Logger):
+        name = kind.__name__
 
-class Config:
-    def __init__(self, write): self.write = write
-    def update(self, values, allow_val_change): self.write({"config": values})
+        def __init__(self, *arguments, **options):
+            given = inspect.signature(kind.__init__).bind(None, *arguments, **options).arguments
+            folder, self.run_id = Path(given["save_dir"]) / inner, given.get("id", given.get("run_id"))
+            if "run_id" in given and self.run_id and not (folder / self.run_id).exists():
+                raise RuntimeError(f"there is no run {self.run_id}")
+            assert {given.get("project"), given.get("experiment_name")} == {"deepweather", None}
+            assert "run_id" not in given or os.environ["MLFLOW_ALLOW_FILE_STORE"] == "true"
+            folder.mkdir(parents=True, exist_ok=True)
+            self.run_id = self.version = self.run_id or f"run{len(list(folder.iterdir()))}"
+            self.file = folder / self.run_id
+            self.write({key: str(value) for key, value in given.items()})
 
-class Started:
-    def __init__(self, options):
-        if options["project"] != "deepweather": raise RuntimeError("no such project")
-        self.id, folder = options["id"], Path(options["dir"]) / "wandb"
-        folder.mkdir(exist_ok=True)
-        self.file, self.config = folder / self.id, Config(self.write)
-        self.write({"name": options["name"], "resume": options["resume"]})
-    def write(self, line):
-        with self.file.open("a") as file: file.write(json.dumps(line) + "\\n")
-    def log(self, metrics): self.write({"metrics": metrics})
+        version = None
 
-def init(**options): return Started(options)
-""",
-    "wandb/sdk/__init__.py": "", "wandb/sdk/lib/__init__.py": "class RunDisabled: pass",
-    "wandb/wandb_run.py": "class Run: pass",
-    "wandb-0.16.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: wandb\nVersion: 0.16.0\n",
-}  # fmt: skip
+        def write(self, line):
+            with self.file.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+        def log_metrics(self, metrics, step=None):
+            self.write({"metrics": metrics})
+
+        def log_hyperparams(self, params):
+            self.write({"options": params})
+
+    return StandIn
 
 
 @pytest.fixture
-def packages(tmp_path, monkeypatch):
-    """Stand-ins for both packages, which Lightning takes for the real ones."""
+def packages(monkeypatch):
+    """Stand-ins for both loggers, whose packages count as installed."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "")  # restored after the test
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    folder = tmp_path / "site"
-    for name, text in PACKAGES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    monkeypatch.syspath_prepend(folder)
-    importlib.invalidate_caches()
-    for name, flag in (("mlflow", "_MLFLOW_AVAILABLE"), ("wandb", "_WANDB_AVAILABLE")):
-        module = importlib.import_module(f"pytorch_lightning.loggers.{name}")
-        known = getattr(module, flag)
-        monkeypatch.setattr(module, flag, type(known)(known.requirement, known.module))
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("mlflow", "wandb")]:
-        del sys.modules[name]
+    monkeypatch.setattr(loggers, "find_spec", lambda name: name)
+    for name, inner in (("MLFlowLogger", ""), ("WandbLogger", "wandb")):
+        monkeypatch.setattr(loggers, name, stand_in(getattr(loggers, name), inner))
 
 
 def train_briefly(toy, folder, epochs, summary=True, **options):
@@ -137,7 +96,7 @@ def test_a_resumed_run_continues_its_entry(name, folder, packages, toy, tmp_path
     found = metrics_of(entry)
     assert {"val_loss", "val_crps", "train_loss", "cost/seconds", "cost/samples_per_second"} <= found.keys()
     assert "mine" in entry.read_text().splitlines()[0]
-    assert any("model/width" in json.dumps(line) or '"width": 8' in json.dumps(line) for line in lines(entry))
+    assert {"options": {"model": {"width": 8}, "trainer": {"epochs": 2}}} in lines(entry)
     length = len(lines(entry))
     train_briefly(toy, run_dir, 2, loggers=[name])
     assert list((run_dir / folder).iterdir()) == [entry]

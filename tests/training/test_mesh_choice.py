@@ -99,14 +99,11 @@ def test_all_meshes_of_some_ranks_are_possible():
     assert set(found) == {shape for shape in whole if math.prod(shape) == 12}
 
 
-def test_samples_are_shared_before_tiles():
+def test_samples_are_shared_before_tiles_which_more_ranks_share():
     shape, why = choose_mesh(BUILD, TASK, GRID, 4, 8, 3, MACHINES["cpu"])
     assert shape == (4, 1, 1, 1)
     assert why.startswith("trainer.mesh=auto, best of ")
     assert " estimates for 4 ranks: [4,1] " in why
-
-
-def test_ranks_that_outnumber_the_samples_share_tiles():
     free = MachineRates(operations=1e3, launch=0.0, latency=0.0, bandwidth=1e30)
     shape, _ = choose_mesh(BUILD, TASK, Grid.regular(33, 64), 4, 2, 3, free)
     assert shape[0] < 4
@@ -162,7 +159,7 @@ def test_ranks_start_with_the_number_of_processes(monkeypatch):
     assert first_shape(TrainerOptions(mesh=[1, 2])) == [1, 2]
 
 
-@pytest.mark.parametrize("option", ["mesh", "trainer.mesh"])
-def test_a_job_needs_numbers(option):
-    with pytest.raises(InputError, match=rf"^{option}=auto chooses a mesh for the running processes .* write"):
-        mesh_shape("auto", option)
+def test_a_job_needs_numbers():
+    for option in ("mesh", "trainer.mesh"):
+        with pytest.raises(InputError, match=rf"^{option}=auto chooses a mesh for the running processes .* write"):
+            mesh_shape("auto", option)

@@ -17,10 +17,12 @@ from training.step.activation_checkpointing import checkpoint_activations
 
 COUPLED = ("ens10_unet", "deep_weather")
 """Networks with batch normalisation."""
+LIKE = ("bqn", "smoe_unet", "transformer_independent")
+"""Models with the layers of others."""
 TRAINED = [
     name
     for name in SPECS
-    if name != "backbone"  # needs a package
+    if name not in ("backbone", *LIKE)  # the first needs a package
     and any(True for _ in build_model(SPECS[name], TASK, Grid.regular(33, 64)).parameters())
 ]
 """Models that are trained by gradient descent."""

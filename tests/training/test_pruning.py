@@ -68,16 +68,13 @@ def test_a_decision_is_made_once(tmp_path):
     assert not reach_rung(tmp_path / "own", 2, 1, 0.5).pruned
 
 
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
+def test_wrong_options_are_refused():
+    for value, sentence in (
         (3, "trainer.pruning must be {first_epoch: E, factor: F} or null, got 3"),
         ({"first": 1}, "trainer.pruning has no option 'first'; it has first_epoch, factor"),
         ({"first_epoch": 0}, "trainer.pruning.first_epoch must be a whole number of at least 1, got 0"),
         ({"factor": 1}, "trainer.pruning.factor must be a whole number of at least 2, got 1"),
-    ],
-)
-def test_wrong_options_are_refused(value, sentence):
-    with pytest.raises(InputError) as refused:
-        PruningOptions.of(value)
-    assert str(refused.value) == sentence
+    ):
+        with pytest.raises(InputError) as refused:
+            PruningOptions.of(value)
+        assert str(refused.value) == sentence

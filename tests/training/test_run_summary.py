@@ -153,9 +153,6 @@ def test_a_damaged_or_foreign_summary_is_not_an_account(tmp_path):
     train(tmp_path, Meter(), [1], CRPS)
     mark_finished(tmp_path)
     assert read_summary(file)["finished"], "a run that was killed after it had saved its corrector"
-
-
-def test_json_has_no_numbers_that_json_does_not_know(tmp_path):
     train(tmp_path, Meter(), [1, 2], {1: float("nan"), 2: float("inf")})
     text = (tmp_path / "summary.json").read_text()
     found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in summary.json"))

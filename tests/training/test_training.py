@@ -112,7 +112,7 @@ def before_step(step, act):
     return training_step
 
 
-@pytest.mark.parametrize("step", [5, 12, 23], ids=lambda step: f"epoch {step // 4}, batch {step % 4}")
+@pytest.mark.parametrize("step", [5, 12], ids=lambda step: f"epoch {step // 4}, batch {step % 4}")
 def test_a_killed_and_resumed_run_is_the_same_run(whole, toy, tmp_path, step):
     val, every_step = toy(TASK, GRID, 8, seed=5), step % 2 == 1
     budget = Budget(threads=3) if every_step else Budget(memory_bytes=0, staging_bytes=40_000)
@@ -349,7 +349,7 @@ def test_the_average_of_the_weights_is_validated_and_saved(toy, tmp_path, monkey
 
 
 def test_a_plateau_lowers_the_learning_rate_and_is_in_the_checkpoint_of_its_epoch(toy, tmp_path):
-    """Each run is killed in the first step of an epoch and resumed from the end of the previous epoch."""
+    """A run is killed in the first step of an epoch and resumed from the end of the previous epoch."""
     val = toy(TASK, GRID, 8, seed=5)
 
     def fast():
@@ -366,9 +366,8 @@ def test_a_plateau_lowers_the_learning_rate_and_is_in_the_checkpoint_of_its_epoc
         rate *= 1 if score_now < best else 0.5
         best = min(best, score_now)
     assert len({row[4] for row in rows}) > 2
-    for epoch in (2, 3, 5):
-        with killed_at(4 * epoch):
-            run(fast()[0], train, val, tmp_path / "parts")
+    with killed_at(4 * 3):
+        run(fast()[0], train, val, tmp_path / "parts")
     again, _ = fast()
     run(again, train, val, tmp_path / "parts")
     assert_same_run(again, ours, tmp_path)

@@ -2,7 +2,6 @@
 
 import json
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,14 +34,12 @@ def files(tmp_path):
     return tmp_path
 
 
-def layer(folder, **other):
+def layer(folder, name="conformal.json", **other):
     from data_pipeline.common.identity import sha256_of
 
     scores = {("2t", 24): {name: 1.5 * NOMINAL + move for name, move in MOVES.items()}}
     made = ConformalLayer(sha256_of(folder / "emos.safetensors"), 0.8, 0.1, scores, {("2t", 24): 10})
-    path = folder / "conformal.json"
-    path.write_text(json.dumps(made.to_json() | other))
-    return path
+    (folder / name).write_text(json.dumps(made.to_json() | other))
 
 
 def members(path):
@@ -78,23 +75,14 @@ def test_members_are_those_of_the_moved_normal_in_the_same_order(files, command)
     np.testing.assert_array_equal(raw[0].argsort(0), moved[0].argsort(0))
 
 
-def test_a_layer_of_another_corrector_is_refused(files, command):
-    layer(files, corrector="0" * 64)
-    ended = run(command, files, "moved.grib", "conformal=conformal.json")
-    assert ended.code == 2
-    assert "was made for another corrector" in ended.stderr
-    assert not Path(files / "moved.grib").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "sentence"),
-    [
-        ("none.json", "there is no file none.json"), ("in.grib", "is no conformal layer"), ("3", "must be the path of"),
-        ("[conformal.json,conformal.json]", "names two layers of one corrector"),
-    ],
-)  # fmt: skip
-def test_wrong_values_are_one_sentence(files, command, option, sentence):
-    ended = run(command, files, "moved.grib", f"conformal={option}")
-    assert ended.code == 2
-    assert sentence in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+def test_wrong_values_and_layers_of_another_corrector_are_one_sentence(files, command):
+    layer(files, "other.json", corrector="0" * 64)
+    for option, sentence in {
+        "other.json": "was made for another corrector", "none.json": "there is no file none.json",
+        "in.grib": "is no conformal layer", "3": "must be the path of",
+        "[conformal.json,conformal.json]": "names two layers of one corrector",
+    }.items():  # fmt: skip
+        ended = run(command, files, "moved.grib", f"conformal={option}")
+        assert (ended.code, len(ended.stderr.splitlines())) == (2, 1)
+        assert sentence in ended.stderr
+        assert not (files / "moved.grib").exists()

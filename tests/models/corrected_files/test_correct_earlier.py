@@ -52,12 +52,6 @@ def opened(folder, task=TASK):
     return ForecastDataset(Archive([str(folder / "ensemble.nc")], [str(folder / "analysis.nc")]), task, [2020])
 
 
-def test_the_first_start_is_left_out_and_counted(project):
-    _, _, data = project
-    assert len(data) == 2 * (DAYS - 1)
-    assert [(one.reason, one.channels) for one in data.ledger.omissions] == [("no_input", ("lagged_mean(2t, 24)",))] * 2
-
-
 def test_earlier_starts_improve_the_forecast(project):
     """Two independent forecasts of equal skill: a weight of one half each, and errors smaller by the root of two."""
     _, corrector, data = project
@@ -69,6 +63,8 @@ def test_earlier_starts_improve_the_forecast(project):
     errors = [(model(one).mean - one.target).square().mean().sqrt() for model, one in pairs]
     assert errors[0] / errors[1] == pytest.approx(0.5**0.5, abs=0.05)
     assert corrector.model.coefficients[:, 2].mean() == pytest.approx(0.5, abs=0.06)
+    assert len(data) == 2 * (DAYS - 1)
+    assert [(one.reason, one.channels) for one in data.ledger.omissions] == [("no_input", ("lagged_mean(2t, 24)",))] * 2
 
 
 def test_the_newest_forecast_is_corrected_with_the_files_of_earlier_starts(project, command):
@@ -83,22 +79,16 @@ def test_the_newest_forecast_is_corrected_with_the_files_of_earlier_starts(proje
         np.testing.assert_allclose(found["2t"].sel(lead_time=lead).mean("number")[0], expected, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_missing_earlier_starts_are_refused(project, command):
+    """Datasets have none."""
+    folder, corrector, _ = project
+    for options, sentence in (
         ((), "the corrector reads lagged_mean(2t, 24) of forecasts that started 24 h before; give their files with"),
         (("earlier=older.nc",), "task lagged: no forecast has the fields of lagged_mean(2t, 24) at its start"),
-    ],
-)
-def test_missing_earlier_starts_are_refused(project, command, options, sentence):
-    folder, *_ = project
-    ended = command(folder, "correct", "corrector=corrector", "input=new.nc", "output=never.nc", *options)
-    assert ended.code == 2
-    assert sentence in ended.stderr
-    assert not (folder / "never.nc").exists()
-
-
-def test_datasets_have_no_earlier_starts(project):
-    folder, corrector, _ = project
+    ):
+        ended = command(folder, "correct", "corrector=corrector", "input=new.nc", "output=never.nc", *options)
+        assert ended.code == 2
+        assert sentence in ended.stderr
+        assert not (folder / "never.nc").exists()
     with pytest.raises(InputError, match=r"reads lagged_mean\(2t, 24\), and datasets have no earlier starts"):
         corrector.correct(xr.open_dataset(folder / "new.nc"))

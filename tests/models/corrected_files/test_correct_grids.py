@@ -6,6 +6,7 @@ import pytest
 import torch
 from correction_runs import EMOS, correct, random_corrector, write_members
 from grib_parts import GRID, reduced_message
+from twin_project import keys, messages
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.horizontal import Layout
@@ -40,8 +41,8 @@ def write_reduced(path, edition, hole=(), **options):
             for number in range(1, MEMBERS + 1):
                 field = 280 + 8 * random.standard_normal(grid.shape[1])
                 field[list(hole)] = np.nan
-                keys = {**kind, "shortName": name, "dataDate": 20200101, "step": 24, "number": number}
-                file.write(reduced_message(edition, field, **keys))
+                own = {**kind, "shortName": name, "dataDate": 20200101, "step": 24, "number": number}
+                file.write(reduced_message(edition, field, **own))
                 fields += [field] * (name == "2t")
     return fields, grid
 
@@ -54,21 +55,12 @@ def write_regular(path, fields, grid=GRID):
 def read(path):
     """Messages, keys that do not describe the grid, and fields, in file order."""
     found = []
-    with path.open("rb") as file:
-        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-            keys = {}
-            for namespace in NAMESPACES:
-                iterator = eccodes.codes_keys_iterator_new(handle, namespace)
-                while eccodes.codes_keys_iterator_next(iterator):
-                    name = eccodes.codes_keys_iterator_get_name(iterator)
-                    keys[name] = eccodes.codes_get_string(handle, name)
-                eccodes.codes_keys_iterator_delete(iterator)
-            eccodes.codes_set(handle, "missingValue", 1e30)
-            values = eccodes.codes_get_values(handle)
-            values[values == 1e30] = np.nan
-            kept = {name: value for name, value in keys.items() if name not in GRID_KEYS}
-            found.append((eccodes.codes_get_message(handle), kept, values, Layout.of(handle).grid))
-            eccodes.codes_release(handle)
+    for handle in messages(path):
+        kept = {name: value for name, value in keys(handle, *NAMESPACES).items() if name not in GRID_KEYS}
+        eccodes.codes_set(handle, "missingValue", 1e30)
+        values = eccodes.codes_get_values(handle)
+        values[values == 1e30] = np.nan
+        found.append((eccodes.codes_get_message(handle), kept, values, Layout.of(handle).grid))
     return found
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 import socket
-import subprocess
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import ensemble_fields, grid_of_files, open_ensemble
-from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
 from data_pipeline.variables.meaning import Meaning
 from data_pipeline.writing import messages
@@ -138,6 +136,15 @@ def test_a_number_equal_to_the_fill_value_stays_a_number():
     np.testing.assert_allclose(wide.unpack(wide.pack(numbers)), numbers, atol=wide.scale / 2 + 1e-12)
 
 
+def members_of(forecast):
+    """Return the members of 2t at +24 and +48 h as `write_members` takes them."""
+    with xr.open_dataset(forecast) as raw:
+        return {
+            ("2t", 20200101 + start, 24 * (lead + 1), number + 1): raw.t2m.values[start, lead, number]
+            for start, lead, number in product((0, 1), (0, 1), range(MEMBERS))
+        }
+
+
 def generating_processes(path):
     """Return the identifiers of the generating processes of all messages, as ecCodes reads them."""
     return {process for (process,), _ in read_messages(path, "generatingProcessIdentifier")}
@@ -152,12 +159,7 @@ def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path
     assert generating_processes(tmp_path / "plain.grib") != {255}
     with netCDF4.Dataset(tmp_path / "direct.nc") as direct:
         assert "deepweather_fallback" not in direct.ncattrs()
-    with xr.open_dataset(forecast) as raw:
-        fields = {
-            ("2t", 20200101 + start, 24 * (lead + 1), number + 1): raw.t2m.values[start, lead, number]
-            for start, lead, number in product((0, 1), (0, 1), range(MEMBERS))
-        }
-    write_members(tmp_path / "in.grib", fields, bitsPerValue=24)
+    write_members(tmp_path / "in.grib", members_of(forecast), bitsPerValue=24)
     ended = run(command, tmp_path, "in.grib", "second.nc")
     assert ended.code == 0, ended.stderr
     assert "holds the corrected fields only" in ended.stdout
@@ -175,15 +177,6 @@ def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path
     assert [message.number for message in messages(tmp_path / "more.grib")] == 4 * [1, 2, 3, 4, 5]
     assert run(command, tmp_path, "in.grib", "fewer.nc", "member_count=2").code == 0
     assert open_ensemble(tmp_path / "fewer.nc", chunks=None).sizes["number"] == 2
-    assert run(command, tmp_path, "in.grib", "fewer.grib", "member_count=2").code == 0
-    assert [message.number for message in messages(tmp_path / "fewer.grib")] == 4 * [1, 2]
-    assert run(command, tmp_path, "in.nc", "more.nc", "member_count=5").code == 0
-    more = [
-        open_ensemble(tmp_path / f"more.{ending}", [Variable("2t")], [24, 48], chunks=None)["2t"]
-        for ending in ("grib", "nc")
-    ]
-    assert more[1].sizes["number"] == 5
-    np.testing.assert_allclose(more[0], more[1], atol=1e-3)
     refused = run(command, tmp_path, "in.nc", "other.nc", "template=postprocessed")
     assert refused.stderr.startswith("error: template=postprocessed is for GRIB files")
     refused = run(command, tmp_path, "in.nc", "out.grib", "format=netcdf")
@@ -193,11 +186,7 @@ def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path
 
 def test_any_input_becomes_a_zarr_store(forecast, command, tmp_path):
     """It has the values and attributes of the new NetCDF file, and can be corrected again."""
-    with xr.open_dataset(forecast) as raw:
-        fields = {
-            ("2t", 20200101 + start, 24 * (lead + 1), number + 1): raw.t2m.values[start, lead, number]
-            for start, lead, number in product((0, 1), (0, 1), range(MEMBERS))
-        }
+    fields = members_of(forecast)
     write_members(tmp_path / "in.grib", fields, bitsPerValue=24)
     write_members(tmp_path / "one.grib", {key: field for key, field in fields.items() if key[1] == 20200101})
     for name in ("in", "one"):
@@ -320,22 +309,7 @@ def test_improver_applies_the_same_coefficients(samples, command, tmp_path):
     assert abs(difference).mean() < 2e-4
 
 
-@pytest.mark.skipif(not (shutil.which("cdo") and shutil.which("ncdump")), reason="cdo and ncdump are not installed")
-def test_other_programs_read_the_output(command, tmp_path):
-    shifted(tmp_path / "corrector", TASK, GRID)
-    cycle(tmp_path / "in.grib", 20200101)
-    assert run(command, tmp_path, "in.grib", "out.nc").code == 0
-    assert run(command, tmp_path, "in.grib", "out.grib").code == 0
-    shown = subprocess.run(["cdo", "-s", "infon", "out.nc"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert len([line for line in shown.stdout.splitlines() if "t2m" in line]) == 2 * MEMBERS
-    header = subprocess.run(["ncdump", "-h", "out.nc"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "deepweather_correction" in header.stdout
-    if shutil.which("grib_ls"):
-        listed = subprocess.run(["grib_ls", "out.grib"], cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert f"{2 * MEMBERS} of {2 * MEMBERS} messages" in listed.stdout
-
-
-def test_a_truncated_netcdf_and_static_fields_are_refused(forecast, command, tmp_path):
+def test_a_truncated_netcdf_and_a_missing_lead_time_are_refused(forecast, command, tmp_path):
     (tmp_path / "cut.nc").write_bytes(forecast.read_bytes()[:-2000])
     ended = run(command, tmp_path, "cut.nc", "out.nc")
     assert (ended.code, ended.stderr.count("\n")) == (2, 1)
@@ -343,8 +317,6 @@ def test_a_truncated_netcdf_and_static_fields_are_refused(forecast, command, tmp
     shifted(tmp_path / "corrector", Task("toy", ["2t"], ["2t"], [24, 96]), GRID)
     ended = run(command, tmp_path, "in.nc", "out.nc")
     assert "has no lead time 96 h; it has 24, 48, 72 h" in ended.stderr
-    assert isinstance(grid_of_files(forecast), Grid)
-    assert ensemble_fields([forecast], [Variable("2t")], [24]).numbers == (1, 2, 3)
 
 
 def test_a_full_disk_is_one_sentence(forecast, command, tmp_path, monkeypatch):

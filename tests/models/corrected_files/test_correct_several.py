@@ -1,16 +1,22 @@
-"""Several correctors and several files in one run of `correct`."""
+"""Several correctors and files in one run of `correct`, in any order of messages and the memory of one forecast."""
 
+import tracemalloc
 from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from correction_runs import correct, correct_with, random_corrector, write_members
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import grib_reader as reader
+from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from data_pipeline.writing import repack
+from models.corrected_files import field_spool
+from models.corrected_files.field_spool import FieldSpool
+from models.corrector import Corrector
 from models.engines.torch_engine import TorchEngine
 
 MEMBERS = 4
@@ -27,16 +33,6 @@ def make_corrector(target, leads=(24, 48), inputs=()):
     """Return EMOS of one target with other coefficients in every cell; it reads `inputs`, or the target alone."""
     task = Task(target, list(inputs) or [target], [target], list(leads))
     return random_corrector(task, seed=len(target))
-
-
-def test_two_correctors_in_one_run_equal_two_runs(tmp_path):
-    files = [write(tmp_path / name, name) for name in ("2t", "msl")]
-    both = {name: make_corrector(name) for name in ("2t", "msl")}
-    assert correct(both, files, tmp_path / "both").messages == 2 * 2 * 2 * MEMBERS
-    for name, path in zip(both, files, strict=True):
-        correct(both[name], path, tmp_path / f"{name}.out")
-    one_by_one = b"".join((tmp_path / f"{name}.out").read_bytes() for name in both)
-    assert (tmp_path / "both").read_bytes() == one_by_one != b"".join(path.read_bytes() for path in files)
 
 
 def test_several_files_equal_the_joined_file(tmp_path):
@@ -108,3 +104,87 @@ def test_an_explanation_that_cannot_be_written_needs_attention(tmp_path):
     assert summary.notes[-1].endswith("its explanation could not be written: no space left for the page")
     correct(make_corrector("2t"), path, tmp_path / "plain")
     assert (tmp_path / "out").read_bytes() == (tmp_path / "plain").read_bytes()
+
+
+STARTS, NUMBERS = range(20200101, 20200125), range(1, 6)
+LARGE = Grid.regular(45, 90)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The same messages: forecast after forecast, and member after member."""
+    random = np.random.default_rng(0)
+    fields = {("2t", s, 24, m): 280 + 8 * random.standard_normal(LARGE.shape) for s, m in product(STARTS, NUMBERS)}
+    write_members(tmp_path / "forecasts", fields, LARGE)
+    write_members(tmp_path / "members", dict(sorted(fields.items(), key=lambda item: item[0][::-1])), LARGE)
+    return tmp_path
+
+
+@pytest.fixture
+def corrector():
+    task = Task("toy", ["2t"], ["2t"], [24], [])
+    return Corrector(task, LARGE, {"_target_": "models.statistical.raw.Raw"}, torch.zeros(3, *LARGE.shape)).eval()
+
+
+def peak(corrector, source, target):
+    """Return the largest memory of the correction in bytes."""
+    tracemalloc.start()
+    try:
+        assert correct(corrector, source, target).messages == len(STARTS) * len(NUMBERS)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_member_major_files_need_no_more_memory_than_forecast_major_files(files, corrector):
+    """All 24 corrected forecasts together would need several times as much."""
+    correct(corrector, files / "forecasts", files / "first")  # imports and caches
+    usual = peak(corrector, files / "forecasts", files / "one")
+    scattered = peak(corrector, files / "members", files / "two")
+    forecast = 8 * len(NUMBERS) * LARGE.shape[0] * LARGE.shape[1]
+    assert scattered < usual + 2 * forecast
+    assert 24 * forecast > usual
+    # The same messages in another order.
+    size = (files / "one").stat().st_size // (len(STARTS) * len(NUMBERS))
+    one, two = ((files / name).read_bytes() for name in ("one", "two"))
+    parts = [sorted(data[k : k + size] for k in range(0, len(data), size)) for data in (one, two)]
+    assert parts[0] == parts[1]
+    assert one != two
+    outputs = ("first", "one", "two")
+    assert {path.name for path in files.iterdir()} == {
+        "forecasts", "members", *outputs, *(f"{name}.json" for name in outputs)
+    }  # fmt: skip
+
+
+def test_fields_come_back_from_the_file_and_its_space_is_used_again(tmp_path):
+    random = np.random.default_rng(0)
+    fields = {key: random.random((3, 4)) for key in range(12)}
+    with FieldSpool(tmp_path / "out") as spool:
+        for first in (0, 3, 6):
+            spool.add({key: fields[key] for key in range(first, first + 3)})
+            np.testing.assert_array_equal(spool.take(first), fields[first])
+        np.testing.assert_array_equal(spool.take(2), fields[2])
+        assert 2 not in spool
+        np.testing.assert_array_equal(spool.take(6), fields[6])  # again: still in memory
+        spool.add({key: fields[key] for key in range(9, 12)})
+        assert [key for key in fields if key in spool] == [1, 4, 5, 7, 8, 9, 10, 11]
+        for key in (8, 1, 5, 7, 4, 11):
+            np.testing.assert_array_equal(spool.take(key), fields[key])
+        assert spool._file.seek(0, 2) == 5 * 96
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_the_order_of_forecasts_makes_no_file(files, corrector, monkeypatch):
+    monkeypatch.setattr(field_spool.tempfile, "TemporaryFile", None)
+    correct(corrector, files / "forecasts", files / "out")
+
+
+def test_a_full_disk_is_reported_with_the_output(tmp_path, monkeypatch):
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(field_spool.tempfile, "TemporaryFile", full)
+    with FieldSpool(tmp_path / "out") as spool:
+        spool.add({0: np.zeros(GRID.shape)})
+        with pytest.raises(InputError, match=r"no space left on the device while writing .*out;"):
+            spool.add({1: np.zeros(GRID.shape)})

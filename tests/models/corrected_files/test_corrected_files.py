@@ -9,6 +9,7 @@ import pytest
 import torch
 from correction_runs import EMOS, correct, read_messages, write_members
 from grib_parts import GRID, KEYS
+from twin_project import keys, messages
 
 from data_pipeline.task import Task
 from data_pipeline.writing import Encoder
@@ -37,34 +38,25 @@ def warmer():
 
 def keys_of(message):
     """Return all keys of a message that do not follow from its values, as texts."""
-    handle, keys = eccodes.codes_new_from_message(message), {}
-    for namespace in NAMESPACES:
-        iterator = eccodes.codes_keys_iterator_new(handle, namespace)
-        while eccodes.codes_keys_iterator_next(iterator):
-            name = eccodes.codes_keys_iterator_get_name(iterator)
-            if name not in OF_VALUES:
-                keys[name] = eccodes.codes_get_string(handle, name)
-        eccodes.codes_keys_iterator_delete(iterator)
+    handle = eccodes.codes_new_from_message(message)
+    found = {name: text for name, text in keys(handle, *NAMESPACES).items() if name not in OF_VALUES}
     for name in ("edition", "packingType", "bitsPerValue", "numberOfForecastsInEnsemble", "bitmapPresent"):
-        keys[name] = eccodes.codes_get_string(handle, name)
+        found[name] = eccodes.codes_get_string(handle, name)
     eccodes.codes_release(handle)
-    return keys
+    return found
 
 
 def split(path):
     """Return the bytes of each message of a file."""
-    found = []
-    with path.open("rb") as file:
-        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
-            found.append(eccodes.codes_get_message(handle))
-            eccodes.codes_release(handle)
-    return found
+    return [eccodes.codes_get_message(handle) for handle in messages(path)]
 
 
-@pytest.mark.parametrize("products", [(), ("mean", "spread")])
 @pytest.mark.parametrize("kind", FILES)
-def test_only_corrected_messages_change_and_only_their_values(kind, products, tmp_path):
-    """The file has another variable, a lead time that is not corrected, an ensemble mean, and missing values."""
+def test_only_corrected_messages_change_and_only_their_values(kind, tmp_path):
+    """The file has another variable, a lead time that is not corrected, an ensemble mean, and missing values.
+
+    Messages of two products are added.
+    """
     random, fields = np.random.default_rng(1), {}
     for name, lead in (("msl", 24), ("2t", 24), ("2t", 72), ("2t", 48)):
         for number in NUMBERS:
@@ -77,11 +69,11 @@ def test_only_corrected_messages_change_and_only_their_values(kind, products, tm
     )
     source = tmp_path / "in"
     source.write_bytes((tmp_path / "members").read_bytes() + mean)
-    done = correct(warmer(), source, tmp_path / "out", options=CorrectionOptions(products=products))
+    done = correct(warmer(), source, tmp_path / "out", options=CorrectionOptions(products=("mean", "spread")))
     assert done.messages == len(LEADS) * len(NUMBERS)
 
     before, after = split(source), split(tmp_path / "out")
-    assert len(after) == len(before) + len(LEADS) * len(products)
+    assert len(after) == len(before) + 2 * len(LEADS)
     known = {str(keys_of(message)) for message in before}
     after = [message for message in after if str(keys_of(message)) in known]
     assert list(map(keys_of, after)) == list(map(keys_of, before))

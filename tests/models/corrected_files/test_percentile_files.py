@@ -54,26 +54,15 @@ def test_percentiles_of_equal_parts_are_members(tmp_path):
         assert ensemble_fields(path, [Variable("2t")], [24]).numbers == tuple(range(1, len(levels) + 1))
 
 
-@pytest.mark.parametrize(
-    ("percentiles", "name", "sentence"),
-    [
-        (
-            [5, 25, 50, 75, 95],
-            "air_temperature",
-            "the percentiles 5, 25, 50, 75, 95, which cannot stand for",
-        ),
+def test_others_are_refused_by_name(tmp_path):
+    for percentiles, name, sentence in (
+        ([5, 25, 50, 75, 95], "air_temperature", "the percentiles 5, 25, 50, 75, 95, which cannot stand for"),
         ([90], "air_temperature", "has the percentiles 90, which cannot stand for members"),
         ([0, 50, 100], "air_temperature", "leave out the minimum and the maximum"),
-        (
-            TENTHS,
-            "probability_of_air_temperature_above_threshold",
-            r"holds probabilities, .* generate-percentiles",
-        ),
-    ],
-)
-def test_others_are_refused_by_name(tmp_path, percentiles, name, sentence):
-    with pytest.raises(InputError, match=sentence):
-        open_ensemble(write(tmp_path / "file.nc", percentiles, name)[0])
+        (TENTHS, "probability_of_air_temperature_above_threshold", r"holds probabilities, .* generate-percentiles"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            open_ensemble(write(tmp_path / "file.nc", percentiles, name)[0])
 
 
 def test_corrected_percentiles_are_those_of_the_levels_in_the_file(tmp_path):

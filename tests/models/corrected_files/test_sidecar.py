@@ -35,7 +35,7 @@ def corrector():
     return random_corrector(TASK, size=0)
 
 
-def test_the_sidecar_describes_the_output(tmp_path):
+def test_the_sidecar_describes_the_output_and_a_failed_run_leaves_both(tmp_path):
     source, output = forecast(tmp_path / "in"), tmp_path / "out.grib"
     correct(corrector(), source, output)
     found = read_sidecar(output)
@@ -51,11 +51,6 @@ def test_the_sidecar_describes_the_output(tmp_path):
     values = read_values(output)[:4]
     assert [audit["lowest"], audit["highest"]] == pytest.approx([np.min(values), np.max(values)], rel=1e-6)
     assert np.isfinite(values).all()
-
-
-def test_a_failed_run_leaves_the_older_output_with_its_sidecar(tmp_path):
-    output = tmp_path / "out.grib"
-    correct(corrector(), forecast(tmp_path / "in"), output)
     before = output.read_bytes(), read_sidecar(output)
     with pytest.raises(InputError):
         correct(corrector(), [tmp_path / "in", tmp_path / "in2"], output)

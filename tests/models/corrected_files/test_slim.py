@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -92,45 +93,37 @@ def folder(toy, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", ["emos", "mlp"])
-def test_a_slim_installation_writes_what_pytorch_writes(name, folder, command):
+REFUSED = [
+    (["correct", "corrector=emos.safetensors"], "a corrector that is not exported needs the package torch, "),
+    (["correct", "corrector=emos.onnx", "seed=1,2"], "the argument seed=1,2 needs the package "),
+    (["correct", "corrector=emos.onnx", "mesh=[1,2]"], "mesh=[1, 2] needs correctors that are not exported: "),
+    (["correct", "corrector=emos.onnx", "device=gpu"], "emos.onnx is an exported corrector, which computes on the "),
+    (["correct", "corrector=emos.onnx", "explain=true"], "explain=true needs the package "),
+    (["correct", "corector=emos.onnx"], "there is no option corector; did you mean corrector?"),
+    (["train"], "deepweather train needs the package "),
+    (["evaluate"], "deepweather evaluate needs the package "),
+    (["export", "corrector=a", "output=b"], "deepweather export needs the package "),
+]
+
+
+def test_a_slim_installation_writes_what_pytorch_writes_and_says_in_one_sentence_what_it_lacks(folder, command):
     words = ["input=in.grib", "products=[mean,spread,'quantile 0.9']", "keys={subCentre: 7}"]
-    ended = run(folder, ["correct", f"corrector={name}.onnx", "output=slim.grib", *words])
-    assert ended.stderr.endswith("exit code 0\n"), ended.stderr
-    full = command(folder, "correct", f"corrector={name}.safetensors", "output=torch.grib", *words)
-    lines, others = full.stdout.splitlines(), ended.stdout.splitlines()
-    assert lines.pop().startswith("done in ")
-    assert others.pop().startswith("done in ")
-    assert (full.code, [line.replace("torch", "slim").replace(".safetensors", ".onnx") for line in lines]) == (
-        0,
-        others,
-    )
-    one, two = (read_values(folder / f"{kind}.grib", GRID) for kind in ("slim", "torch"))
-    assert len(one) == 2 * (6 + 3)
-    step = np.ptp(two) / 2**15  # a message has 16 bits
-    np.testing.assert_allclose(one, two, rtol=0, atol=1.001 * step)
-    assert list(messages(folder / "slim.grib", None)) == list(messages(folder / "torch.grib", None))
-
-
-def test_what_a_slim_installation_lacks_is_one_sentence(folder):
-    refused = [
-        (["correct", "corrector=emos.safetensors"], "a corrector that is not exported needs the package torch, "),
-        (["correct", "corrector=emos.onnx", "seed=1,2"], "the argument seed=1,2 needs the package "),
-        (["correct", "corrector=emos.onnx", "mesh=[1,2]"], "mesh=[1, 2] needs correctors that are not exported: "),
-        (
-            ["correct", "corrector=emos.onnx", "device=gpu"],
-            "emos.onnx is an exported corrector, which computes on the ",
-        ),
-        (["correct", "corrector=emos.onnx", "explain=true"], "explain=true needs the package "),
-        (["correct", "corector=emos.onnx"], "there is no option corector; did you mean corrector?"),
-        (["train"], "deepweather train needs the package "),
-        (["evaluate"], "deepweather evaluate needs the package "),
-        (["export", "corrector=a", "output=b"], "deepweather export needs the package "),
-    ]
+    exported = [["correct", f"corrector={name}.onnx", f"output={name}-slim.grib", *words] for name in ("emos", "mlp")]
     files = ["input=in.grib", "output=never.grib"]
-    ended = run(folder, *([*words, *files] if words[0] == "correct" else words for words, _ in refused))
+    lacking = [[*words, *files] if words[0] == "correct" else words for words, _ in REFUSED]
+    ended = run(folder, *exported, *lacking)
+    *written, rest = re.split(r"done in .*\n", ended.stdout)
     lines = ended.stderr.splitlines()
-    assert lines[1::2] == ["exit code 2"] * len(refused), lines
-    for line, (_, sentence) in zip(lines[::2], refused, strict=True):
+    assert (rest, lines[:2], lines[3::2]) == ("", 2 * ["exit code 0"], len(REFUSED) * ["exit code 2"]), lines
+    for line, (_, sentence) in zip(lines[2::2], REFUSED, strict=True):
         assert line.startswith(f"error: {sentence}")
         assert "package" not in line or line.endswith("pip install 'deepweather[train]'")
+    for name, printed in zip(("emos", "mlp"), written, strict=True):
+        full = command(folder, "correct", f"corrector={name}.safetensors", f"output={name}-torch.grib", *words)
+        expected = full.stdout.replace("torch", "slim").replace(".safetensors", ".onnx")
+        assert (full.code, re.sub(r"done in .*\n", "", expected)) == (0, printed)
+        one, two = (read_values(folder / f"{name}-{kind}.grib", GRID) for kind in ("slim", "torch"))
+        assert len(one) == 2 * (6 + 3)
+        step = np.ptp(two) / 2**15  # a message has 16 bits
+        np.testing.assert_allclose(one, two, rtol=0, atol=1.001 * step)
+        assert list(messages(folder / f"{name}-slim.grib", None)) == list(messages(folder / f"{name}-torch.grib", None))

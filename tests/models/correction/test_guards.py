@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from correction_runs import random_corrector, read_messages, write_members
+from correction_runs import correct, random_corrector, read_messages, write_members
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
@@ -138,26 +138,26 @@ def run(command, folder, source, *options):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_fault_is_an_error_unless_the_raw_ensemble_may_be_written(case, folder, command):
+def test_each_fault_is_an_error_unless_the_raw_ensemble_may_be_written(case, folder):
     change, sentence = CASES[case]
-    write(folder / case, **change)
-    ended = run(command, folder, case)
-    assert (ended.code, ended.stdout) == (2, "")
-    assert sentence in ended.stderr
-    assert ended.stderr.count("\n") == 1
-    assert not (folder / f"{case}.out").exists()
-    ended = run(command, folder, case, "on_problem=raw")
+    source, output, network = write(folder / case, **change), folder / f"{case}.out", Corrector.load(folder / "network")
+    for on_problem in ("error", "raw") if case in FATAL else ("error",):
+        with pytest.raises(InputError) as error:
+            correct(network, source, output, on_problem=on_problem)
+        assert sentence in str(error.value)
+        assert "\n" not in str(error.value)
+        assert not output.exists()
     if case in FATAL:
-        assert ended.code == 2
         return
-    assert (ended.code, ended.stderr) == (4, "")
-    assert sentence in ended.stdout
-    raw, found = (values(folder / name) for name in (case, f"{case}.out"))
+    done = correct(network, source, output, on_problem="raw")
+    assert sentence in "".join(done.notes)
+    assert done.problems
+    raw, found = values(source), values(output)
     if case == "twice":  # the corrector itself; both copies alike
         assert abs(found - raw).max() > 0.1
         np.testing.assert_array_equal(found[2], found[3])
     else:
-        assert "1 of 1 forecast replaced by a fallback: 1 by the raw ensemble" in ended.stdout
+        assert "1 of 1 forecast replaced by a fallback: 1 by the raw ensemble" in "".join(done.notes)
         np.testing.assert_allclose(found, raw, rtol=0, atol=np.ptp(raw) * 2**-14)
 
 
@@ -211,29 +211,24 @@ def test_forecasts_at_times_without_training_are_corrected_if_asked_and_counted(
         assert found.deepweather_untrained_times == "1 of 1 forecasts of toy are at times without training"
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_wrong_options_are_errors(folder, command):
+    for options, sentence in (
         (("untrained_times=maybe",), "untrained_times must be one of problem, correct, got"),
         (("on_problem=ignore",), "on_problem must be one of error, emos, raw, got 'ignore'"),
         (("on_problem=emos",), "on_problem=emos needs fallback=FILE"),
         (("fallback=emos",), "fallback belongs to on_problem=emos, got on_problem=error; remove fallback"),
         (("on_problem=emos", "fallback={other: emos}"), "fallback names other, which is no corrector of this run"),
         (("on_problem=emos", "fallback=good"), "good is GRIB, not a corrector"),
-    ],
-)
-def test_wrong_options_are_errors(options, sentence, folder, command):
-    ended = run(command, folder, "good", *options)
-    assert ended.code == 2
-    assert ended.stderr.startswith(f"error: {sentence}")
+    ):
+        ended = run(command, folder, "good", *options)
+        assert ended.code == 2
+        assert ended.stderr.startswith(f"error: {sentence}")
 
 
-def test_a_forecast_like_those_of_the_training_is_corrected_without_a_note(folder, command):
+def test_a_forecast_like_those_of_the_training_is_corrected_without_a_note(folder):
     for members in (8, 10, 20):  # a few late members, or more than in training, do no harm
-        write(folder / "fine", members=members)
-        ended = run(command, folder, "fine")
-        assert (ended.code, ended.stderr) == (0, "")
-        assert ended.stdout.count("\n") == 2  # what was written, and what it cost
+        source = write(folder / "fine", members=members)
+        assert correct(Corrector.load(folder / "network"), source, folder / "fine.out").notes == []
 
 
 def test_the_envelope_holds_extremes_of_the_ensemble_mean(folder):

@@ -78,6 +78,7 @@ def test_an_exported_committee_forecasts_as_pytorch(exported, toy, members):
 
 
 def test_the_file_describes_the_corrector(exported):
+    """And its graph is valid for the checker of ONNX."""
     path, onnx_path, equality = exported
     own, other = OnnxEngine(onnx_path, "name"), TorchEngine(Corrector.load(path))
     for name in ("task", "grid", "meanings", "provenance", "target_grid"):
@@ -89,6 +90,7 @@ def test_the_file_describes_the_corrector(exported):
     assert details["source"]["sha256"] == TorchEngine(Corrector.load(path), path=path).description.sha256
     assert details["equality"] == json.loads(json.dumps(equality.to_json()))
     assert 0 < equality.largest_difference["2t"] < 0.01
+    onnx.checker.check_model(onnx.load(exported[1]))
 
 
 def test_an_exported_corrector_is_explained_as_pytorch(exported, toy):
@@ -218,14 +220,10 @@ def test_a_damaged_file_is_refused(exported, tmp_path):
             read_exported(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04abcd", b"\x08\x0a\x12\x07pytorch\x1a\x00"])
-def test_another_file_is_named(content, tmp_path):
-    (tmp_path / "a.onnx").write_bytes(content)
-    with pytest.raises(InputError, match=r"a\.onnx is .*"):
-        read_exported(tmp_path / "a.onnx")
-    with pytest.raises(InputError, match="there is no corrector"):
-        read_exported(tmp_path / "b.onnx")
-
-
-def test_the_graph_is_valid_for_the_checker_of_onnx(exported):
-    onnx.checker.check_model(onnx.load(exported[1]))
+def test_another_file_is_named(tmp_path):
+    for content in (b"", b"nothing", b"PK\x03\x04abcd", b"\x08\x0a\x12\x07pytorch\x1a\x00"):
+        (tmp_path / "a.onnx").write_bytes(content)
+        with pytest.raises(InputError, match=r"a\.onnx is .*"):
+            read_exported(tmp_path / "a.onnx")
+        with pytest.raises(InputError, match="there is no corrector"):
+            read_exported(tmp_path / "b.onnx")

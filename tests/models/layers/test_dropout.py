@@ -2,14 +2,12 @@
 
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from models.layers import dropout
 from models.layers.dropout import Dropout, masks_for, mix_bits, same_masks
 from models.parallel.domain import Domain
 
@@ -117,39 +115,6 @@ def test_hashes_equal_those_of_python_integers():
     for b, channel, row, column in [(0, 0, 0, 0), (0, 0, 0, 1), (0, 2, 44, 15), (1, 1, 17, 6), (1, 2, 3, 9)]:
         assert int(found[b, channel, row, column]) >> 16 == number_by_hand(keys[b] % 2**64, channel, row, column)
     assert [int(x) % 2**64 for x in mix_bits(torch.tensor(keys))] == [splitmix(key % 2**64) for key in keys]
-
-
-@pytest.fixture(scope="module")
-def numbers():
-    """Numbers of masks, 0 to 65,535: (layer, forecast, channel, row, column), 2.1 million."""
-    layer, found = Dropout(Grid.regular(46, 90), 0.5), []
-    torch.manual_seed(11)
-    with masks_for(batch([0, 86_400, 7 * 86_400, 365 * 86_400])):
-        for _ in range(4):
-            found.append(layer._values(dropout._keys(torch.empty(4)), 32))
-    return (torch.stack(found) >> 16) + 32768
-
-
-NEIGHBOURS = {"layers": 0, "forecasts": 1, "channels": 2, "rows": 3, "columns": 4}
-
-
-def normalised_chi_square(counts):
-    """The distance of chi-square from its mean, in standard deviations, for equally frequent classes."""
-    expected = counts.sum() / len(counts)
-    chi_square = float(((counts - expected) ** 2 / expected).sum())
-    return (chi_square - (len(counts) - 1)) / (2 * (len(counts) - 1)) ** 0.5
-
-
-@pytest.mark.parametrize("axis", NEIGHBOURS.values(), ids=NEIGHBOURS)
-def test_neighbours_are_independent(numbers, axis):
-    u = (numbers.float() - 32767.5) / 65536
-    for lag in (1, 2, 3):
-        one, other = u.narrow(axis, 0, u.shape[axis] - lag), u.narrow(axis, lag, u.shape[axis] - lag)
-        assert abs(float((one.double() * other).mean()) * 12 * one.numel() ** 0.5) < 4
-    # Pairs of the first six bits, and of the last six.
-    one, other = (numbers.narrow(axis, first, numbers.shape[axis] - 1) for first in (0, 1))
-    for pairs in ((one >> 10) << 6 | (other >> 10), (one & 63) << 6 | (other & 63), (one >> 10) << 6 | (other & 63)):
-        assert abs(normalised_chi_square(np.bincount(pairs.flatten().numpy(), minlength=4096))) < 4
 
 
 def test_whole_channels_are_dropped_independently():

@@ -178,19 +178,21 @@ def test_mixtures_work_in_half_precision():
     assert all(p.grad.dtype is torch.float32 and p.grad.isfinite().all() for p in mixture.parameters())
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
+def test_wrong_mixtures_are_refused():
+    for build, message in (
         (lambda: layer(gate=None) and SpatialMixture(GRID, 2, 3, 3), "model.experts must be .* at least 4, got 3"),
         (lambda: SpatialMixture(GRID, 2, 3, 2, routing=None), "model.experts must be .* at least 3, got 2"),
         (lambda: Routing(1.0), "model.routing.quantile must be a number of at least 0 and less than 1, got 1.0"),
         (lambda: Routing(damping=1.5), "model.routing.damping must be a number from 0 to 1, got 1.5"),
         (lambda: Routing(damping=1.0, classify=False), "does nothing; set model.routing to null"),
-    ],
-)
-def test_wrong_mixtures_are_refused(build, message):
-    with pytest.raises(InputError, match=message):
-        build()
+        (lambda: SphereGate(GRID, 1, 2, -1), "model.degree must be a whole number of at least 0, got -1"),
+        (
+            lambda: Mixing(E, "latent", blend=True, routing_quantile=0.3),
+            "routing_quantile is for chosen experts; set it",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            build()
 
 
 def test_a_gate_of_another_shape_is_refused():
@@ -222,19 +224,6 @@ def test_each_cell_gets_the_weighted_mean_of_experts(gate, options):
         )
 
 
-def test_initial_weights_are_almost_equal():
-    torch.manual_seed(0)
-    layer = Mixing(E, "latent", blend=True)(GRID, INPUTS, K)
-    assert isinstance(layer, SpatialBlend)
-    say = layer.gate(field()).softmax(1)
-    assert 0 < float((say - 1 / E).abs().max().detach()) < 0.02
-
-
-def test_a_blend_refuses_routing():
-    with pytest.raises(InputError, match="routing_quantile is for chosen experts; set it to null with blend=true"):
-        Mixing(E, "latent", blend=True, routing_quantile=0.3)
-
-
 DEGREE = 5
 
 
@@ -245,11 +234,16 @@ def fields(grid):
     return gate(None)[0].detach().numpy()
 
 
-def test_a_latent_gate_prefers_no_expert_before_training():
+def test_gates_prefer_no_expert_before_training():
     torch.manual_seed(0)
     weight = LatentGate(Grid.regular(91, 180), 1, 3).weight.detach()
     assert weight.abs().max() == pytest.approx(3, abs=1e-2)
     assert weight.argmax(0).unique(return_counts=True)[1].tolist() == pytest.approx([5460] * 3, rel=0.03)
+    torch.manual_seed(0)
+    layer = Mixing(E, "latent", blend=True)(GRID, INPUTS, K)
+    assert isinstance(layer, SpatialBlend)
+    say = layer.gate(field()).softmax(1)
+    assert 0 < float((say - 1 / E).abs().max().detach()) < 0.02
 
 
 def test_harmonics_have_the_signs_and_sizes_of_scipys():
@@ -284,8 +278,3 @@ def test_initial_variances_of_sphere_and_latent_gate_are_equal():
         assert field[:, :, row].std() == pytest.approx((600 / 2) ** 0.5, rel=0.1), (
             "the variance is equal at the pole and at the equator"
         )
-
-
-def test_a_field_without_a_degree_is_refused():
-    with pytest.raises(InputError, match=r"model.degree must be a whole number of at least 0, got -1"):
-        SphereGate(Grid.regular(7, 8), 1, 2, -1)

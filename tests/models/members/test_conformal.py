@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from predictions import NormalPrediction
 from scipy import stats
 
 from data_pipeline.common.errors import InputError
@@ -25,39 +26,10 @@ LEVELS = np.array([0.01, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99])
 NOMINAL = stats.norm.ppf([0.1, 0.5, 0.9])
 
 
-class Normals:
-    """Normal distributions with means and spreads (T, h, w)."""
-
-    members, unchanged = None, None
-
-    def __init__(self, mean, spread):
-        self._mean, self._spread = mean, spread
-
-    def mean(self):
-        return self._mean
-
-    def std(self):
-        return self._spread
-
-    def quantiles(self, levels):
-        return stats.norm.ppf(levels)[:, None, None, None] * self._spread + self._mean
-
-    def cdf(self, values):
-        return stats.norm.cdf((values - self._mean) / self._spread)
-
-
-class Members(Normals):
-    """Forecasts of a model with members."""
-
-    def __init__(self, members):
-        super().__init__(members.mean(0), members.std(0))
-        self.members = members
-
-
 @pytest.fixture
 def normals():
     rng = np.random.default_rng(1)
-    return Normals(rng.normal(280, 10, (2, 3, 4)), rng.uniform(0.5, 3, (2, 3, 4)))
+    return NormalPrediction(rng.normal(280, 10, (2, 3, 4)), rng.uniform(0.5, 3, (2, 3, 4)))
 
 
 def conformal(inner, scores):
@@ -71,7 +43,7 @@ def moved(scores, shape=(2, 3, 4)):
 def test_shifted_and_stretched_levels_of_a_normal_are_another_normal(normals):
     """The scores a z + b give the normal distribution with a times the spread and a mean that is b spreads higher."""
     prediction = conformal(normals, moved(1.5 * NOMINAL - 0.7))
-    other = Normals(normals.mean() - 0.7 * normals.std(), 1.5 * normals.std())
+    other = NormalPrediction(normals.mean() - 0.7 * normals.std(), 1.5 * normals.std())
     np.testing.assert_allclose(prediction.quantiles(LEVELS), other.quantiles(LEVELS), rtol=1e-9)
     np.testing.assert_allclose(prediction.mean(), other.mean(), rtol=1e-12)
     np.testing.assert_allclose(prediction.std(), other.std(), rtol=1e-9)
@@ -97,16 +69,13 @@ def test_quantiles_never_cross_and_the_cdf_is_their_inverse(normals):
 
 
 def test_members_of_a_model_keep_their_values_at_nominal_levels():
+    """Where every analysis is far above all members, a finite move still reaches it, by their spread."""
     members = np.random.default_rng(3).normal(size=(8, 1, 2, 2))
-    prediction = conformal(Members(members), moved(NOMINAL, (1, 2, 2)))
+    prediction = conformal(NormalPrediction.of_members(members), moved(NOMINAL, (1, 2, 2)))
     levels = (np.arange(8) + 0.5) / 8
     np.testing.assert_allclose(prediction.quantiles(levels), np.sort(members, axis=0), atol=1e-12)
-
-
-def test_levels_beyond_all_members_continue_by_the_spread():
-    """Where every analysis is far above all members, a finite move still reaches it."""
     members = np.arange(5.0).reshape(5, 1, 1, 1)
-    far = conformal(Members(members), moved(NOMINAL + 10, (1, 1, 1)))
+    far = conformal(NormalPrediction.of_members(members), moved(NOMINAL + 10, (1, 1, 1)))
     top = stats.norm.ppf(0.9)
     assert far.quantiles(np.array([0.9])).item() == pytest.approx(4 + (top + 10 - top) * np.sqrt(2))
 
@@ -136,8 +105,7 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("delay", [0, 1, 10, 40])
-@pytest.mark.parametrize("cells", [1, 40])
+@pytest.mark.parametrize(("cells", "delay"), [(1, 0), (40, 1), (40, 40)])
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_coverage_is_within_the_stated_bound_after_every_forecast(name, cells, delay):
     """Also in the sequences that are made to hurt; B is measured from the analyses as the docstring defines it."""
@@ -196,31 +164,25 @@ def test_the_file_holds_the_layer(tmp_path):
         ConformalLayer.load(path, "def")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_damaged_file_is_refused(tmp_path):
+    for text in (
         "", "[]", "{}", '{"kind": "conformal layer", "format": 2}',
         '{"kind": "conformal layer", "format": 1, "corrector": "a", "interval": 0.8, "step": 0.1, "entries": '
         '[{"target": "2t", "lead_time": 24, "verified": 1, "scores": {"north": [1, 2]}}]}',
         '{"kind": "conformal layer", "format": 1, "corrector": "a", "interval": 0.8, "step": 0.1, "entries": '
         '[{"target": "2t", "lead_time": 24, "verified": 1, "scores": {"north": [NaN, 0, 1]}}]}',
         '{"kind": "conformal layer", "format": 1, "corrector": "a", "interval": 1.0, "step": 0.1, "entries": []}',
-    ],
-)  # fmt: skip
-def test_a_damaged_file_is_refused(tmp_path, text):
-    path = tmp_path / "conformal.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match="no conformal layer"):
-        ConformalLayer.load(path)
-    with pytest.raises(InputError, match="there is no file"):
-        ConformalLayer.load(tmp_path / "other.json")
+    ):  # fmt: skip
+        path = tmp_path / "conformal.json"
+        path.write_text(text)
+        with pytest.raises(InputError, match="no conformal layer"):
+            ConformalLayer.load(path)
+        with pytest.raises(InputError, match="there is no file"):
+            ConformalLayer.load(tmp_path / "other.json")
 
 
-def test_scores_and_levels():
-    np.testing.assert_allclose(normal_scores(LEVELS), stats.norm.ppf(LEVELS), atol=1e-12)
-
-
-def test_the_normal_distribution_function_in_both_tails():
+def test_the_normal_distribution_function_in_both_tails_and_its_inverse():
     z = np.concatenate([np.linspace(-27, 9, 4001), [-0.0, np.nan, np.inf, -np.inf]])
     expected = np.array([math.erfc(-each / math.sqrt(2)) / 2 for each in z])
     np.testing.assert_allclose(normal_cdf(z), expected, rtol=1e-12)
+    np.testing.assert_allclose(normal_scores(LEVELS), stats.norm.ppf(LEVELS), atol=1e-12)

@@ -1,17 +1,22 @@
-"""Members that `correct` writes: their values against closed forms, their order against brute force."""
+"""The order of members: ties by drawn numbers, and in every cell against a sort of tuples cell by cell."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import CensoredNormal, Ensemble, Normal
 from models.members.coupling import member_values, written_members
+from models.members.member_order import member_order
 from models.members.named_draws import splitmix64
 from models.members.options import CorrectionOptions
-from models.parallel.domain import Domain
 
 TASK = Task("one", ["10u"], ["10u"], [24])
 RAIN = Task("rain", ["10u", "tp"], ["tp", "10u"], [24])
@@ -26,25 +31,6 @@ def batch(members, task=TASK, starts=(1_000_000_000,)):
         ensemble, ~ensemble.isnan().any(1), torch.zeros(B, 3, *cells), torch.zeros(B, len(task.targets), *cells),
         torch.tensor(starts), torch.full((B,), 24),
     )  # fmt: skip
-
-
-def coupled(raw, distribution=None, **options):
-    """Return the written members (M, cells) for raw members of this shape and a standard normal distribution."""
-    cells = raw.shape[1]
-    sample, grid = batch(torch.as_tensor(raw)[:, None, None, None]), Grid([0.0], list(np.linspace(0, 300, cells)))
-    distribution = distribution or Normal(torch.zeros(1, 1, 1, cells).double(), torch.ones(1, 1, 1, cells).double())
-    return written_members(distribution, sample, TASK, grid, CorrectionOptions(**options)).members[:, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("levels", "expected"), [("weibull", [1 / 5, 2 / 5, 3 / 5, 4 / 5]), (None, [1 / 8, 3 / 8, 5 / 8, 7 / 8])]
-)
-def test_the_values_are_quantiles_at_plotting_positions(levels, expected):
-    stats = pytest.importorskip("scipy.stats")
-    normal = Normal(torch.full((1, 1, 1, 1), 5.0).double(), torch.full((1, 1, 1, 1), 2.0).double())
-    options = {"quantile_levels": levels} if levels else {}  # the default is Hazen's
-    found = coupled(np.array([[3.0], [1.0], [2.0], [0.0]]), normal, **options)[:, 0]
-    np.testing.assert_allclose(found, stats.norm(5, 2).ppf(np.array(expected)[[3, 1, 2, 0]]), rtol=1e-12)
 
 
 def test_equal_raw_members_get_the_highest_rank_equally_often():
@@ -69,31 +55,6 @@ def test_equal_raw_members_get_the_highest_rank_equally_often():
         assert (first == each).sum() == pytest.approx(N / 3, abs=4 * (N * 2 / 9) ** 0.5)
 
 
-def test_tiles_have_the_random_numbers_of_the_globe():
-    generator = torch.Generator().manual_seed(1)
-    raw = torch.randint(2, (4, 2, 2, *GRID.shape), generator=generator).float()
-    normal = Normal(*torch.rand(2, 2, 2, *GRID.shape, generator=generator))
-    sample = batch(raw, RAIN, (0, 86_400))
-    whole = written_members(normal, sample, RAIN, GRID).members
-    for rank in range(6):
-        domain = Domain.split(GRID, 3, 2, rank)
-        own = sample._replace(ensemble=domain.cut(sample.ensemble), mask=domain.cut(sample.mask))
-        part = written_members(Normal(domain.cut(normal.mu), domain.cut(normal.sigma)), own, RAIN, domain)
-        assert torch.equal(part.members, domain.cut(whole))
-
-
-def test_members_are_clamped_to_physical_bounds():
-    raw = torch.rand(5, 1, 2, *GRID.shape, generator=torch.Generator().manual_seed(2)) - 0.5
-    normal = Normal(torch.zeros(1, 2, *GRID.shape), torch.ones(1, 2, *GRID.shape))
-    rain, wind = written_members(normal, batch(raw, RAIN), RAIN, GRID).members.unbind(2)
-    assert rain.min() == 0
-    assert wind.min() < 0
-    # Raw members are unchanged where one of them is missing.
-    raw[2, 0, 1, 0] = torch.nan
-    left = written_members(normal, batch(raw, RAIN), RAIN, GRID).members[:, 0, 0, 0]
-    torch.testing.assert_close(left, raw[:, 0, 1, 0], rtol=0, atol=0, equal_nan=True)
-
-
 def test_member_values_are_the_members_in_increasing_order():
     raw = torch.randn(5, 1, 2, *GRID.shape, generator=torch.Generator().manual_seed(3))
     for forecast in (Normal(raw[0], raw[1].exp()), Ensemble(raw), Ensemble(raw[:3])):
@@ -107,3 +68,45 @@ def test_the_hash_that_breaks_ties_is_splitmix64():
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     states = [(1234567 + call * 0x9E3779B97F4A7C15) % 2**64 for call in range(4)]
     assert splitmix64(np.array(states, np.uint64)).tolist() == published
+
+
+NEXT = math.nextafter(1.0, 2.0)
+SPECIAL = st.sampled_from([0.0, -0.0, 1.0, NEXT, -NEXT, math.inf, -math.inf, math.nan, 5e-324, -5e-324])
+VALUES = hnp.arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats() | SPECIAL)
+
+
+def brute_force(values, draws):
+    """Sort tuples of each cell: NaN last, then value, then the draw as a signed number."""
+    key = lambda m, n: (math.isnan(values[m, n]), 0 if math.isnan(values[m, n]) else values[m, n], draws[m, n])  # noqa: E731
+    return [sorted(range(len(values)), key=lambda m: key(m, n)) for n in range(values.shape[1])]
+
+
+def draws_like(values, seed, largest=2**63 - 1):
+    return np.random.default_rng(seed).permuted(
+        np.random.default_rng(seed).integers(-largest, largest, values.shape), axis=0
+    )
+
+
+@given(VALUES, st.integers(0, 99))
+@example(np.array([[0.0], [-0.0], [NEXT], [1.0], [np.nan]]), 0)
+def test_members_are_in_the_order_of_value_then_draw(values, seed):
+    draws = draws_like(values, seed)
+    found = member_order(values, lambda cells: draws[:, cells].view(np.uint64))
+    assert found.tolist() == brute_force(values, draws)
+
+
+def test_draws_decide_to_their_last_bit_also_among_missing_values_of_either_sign():
+    values = np.zeros((6, 1))
+    draws = np.array([[7], [5], [6], [-1], [-2], [-3]])
+    assert member_order(values, lambda cells: draws[:, cells].view(np.uint64)).tolist() == [[5, 4, 3, 1, 2, 0]]
+    values = np.array([[np.nan], [1.0], [np.copysign(np.nan, -1)], [-np.inf], [np.nan]])
+    draws = np.array([[3], [9], [2], [8], [1]])
+    assert member_order(values, lambda cells: draws[:, cells].view(np.uint64)).tolist() == [[3, 1, 4, 2, 0]]
+
+
+def test_many_cells_and_more_than_256_members():
+    values = np.random.default_rng(1).integers(0, 40, (300, 2100)).astype(float)
+    values[:, ::7] += np.random.default_rng(2).normal(size=values[:, ::7].shape)
+    draws = draws_like(values, 3)
+    found = member_order(values, lambda cells: draws[:, cells].view(np.uint64))
+    np.testing.assert_array_equal(found, np.lexsort((draws, values), axis=0).T)

@@ -5,11 +5,11 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from predictions import NormalPrediction, raw_forecast
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
-from models.engines.forecast import RawForecast
 from models.members.members import corrected_members, member_numbers
 from models.members.methods import METHODS
 from models.members.options import CorrectionOptions
@@ -21,23 +21,6 @@ WITHOUT_PAST = [name for name, method in METHODS.items() if not method.reads and
 TARGETS = Variable.parse("tp"), Variable.parse("2t")
 
 
-class NormalPrediction:
-    """A normal distribution in every cell, computed with the standard library; a `Prediction`."""
-
-    def __init__(self, location, scale, members=None, unchanged=None):
-        self.location, self.scale, self.members, self.unchanged = location, scale, members, unchanged
-
-    def mean(self):
-        return self.location
-
-    def std(self):
-        return self.scale
-
-    def quantiles(self, levels):
-        z = np.array([NormalDist().inv_cdf(level) for level in levels])
-        return self.location + z[:, None, None, None] * self.scale
-
-
 def prediction(seed=0, **options):
     rng = np.random.default_rng(seed)
     return NormalPrediction(rng.normal(280, 3, SHAPE), rng.uniform(0.5, 2, SHAPE), **options)
@@ -47,8 +30,7 @@ def forecast(M=6, seed=1, tied=False):
     raw = np.random.default_rng(seed).normal(280, 2, (M, *SHAPE))
     if tied:
         raw = np.maximum(raw, 280.0)
-    nothing = np.zeros((M, 2, *GRID.shape), np.float32)
-    return RawForecast(nothing, np.ones(SHAPE, bool), raw, np.datetime64("2020-01-01", "s"), 24, tuple(range(M)))
+    return raw_forecast(raw)
 
 
 def made(predicted, raw, targets=TARGETS, domain=None, mask=None, **options):
@@ -60,38 +42,27 @@ def ranks(fields):
     return fields.argsort(0).argsort(0)
 
 
-@pytest.mark.parametrize("method", [method for method in WITHOUT_PAST if method != "quantiles"])
-def test_members_keep_the_rank_order_of_different_raw_members(method):
-    raw = forecast()
-    np.testing.assert_array_equal(ranks(made(prediction(), raw, members=method)), ranks(raw.raw))
-
-
 def test_member_by_member_has_the_mean_and_spread_of_the_distribution():
+    """Equal raw members get the mean."""
     predicted, raw = prediction(), forecast()
     members = made(predicted, raw, members="member-by-member")
-    np.testing.assert_allclose(members.mean(0), predicted.location, rtol=1e-12)
-    np.testing.assert_allclose(members.std(0, ddof=1), predicted.scale, rtol=1e-9)
+    np.testing.assert_allclose(members.mean(0), predicted.mean(), rtol=1e-12)
+    np.testing.assert_allclose(members.std(0, ddof=1), predicted.std(), rtol=1e-9)
     for one, other in ((0, 1), (2, 5)):  # distances are scaled by one factor in each cell
         np.testing.assert_allclose(
             (members[one] - members[other]) / (raw.raw[one] - raw.raw[other]),
-            predicted.scale / raw.raw.std(0, ddof=1), rtol=1e-6,
+            predicted.std() / raw.raw.std(0, ddof=1), rtol=1e-6,
         )  # fmt: skip
-
-
-def test_member_by_member_gives_equal_raw_members_the_mean():
     raw = replace(forecast(), raw=np.full((6, *SHAPE), 279.1))
     members = made(prediction(), raw, members="member-by-member")
-    np.testing.assert_array_equal(members, np.broadcast_to(prediction().location, members.shape))
+    np.testing.assert_array_equal(members, np.broadcast_to(prediction().mean(), members.shape))
 
 
-def test_transformed_members_of_a_normal_forecast_are_raw_members_shifted_and_scaled():
+def test_members_of_ecc_t_are_shifted_and_scaled_or_if_equal_spread_by_their_ranks():
     """F⁻¹(S(x)) of two normal distributions is linear: the closed form of ECC-T."""
     predicted, raw = prediction(), forecast()
     members = made(predicted, raw, members="ecc-t")
     np.testing.assert_allclose(members, made(predicted, raw, members="member-by-member"), rtol=1e-12)
-
-
-def test_transformed_members_that_are_equal_have_the_spread_of_their_ranks():
     raw = replace(forecast(5), raw=np.zeros((5, *SHAPE)))
     dry = made(prediction(), raw, members="ecc-t")
     np.testing.assert_allclose(dry, made(prediction(), raw, members="ecc-q"), rtol=1e-12)
@@ -108,10 +79,7 @@ def test_random_levels_have_the_distribution_of_uniform_numbers():
     grid = Domain.of(Grid((0.0,), (0.0,)))
     levels = []
     for day in range(400):
-        raw = RawForecast(
-            np.zeros((4, 1, 1, 1), np.float32), np.ones((1, 1, 1), bool), np.arange(4.0).reshape(4, 1, 1, 1),
-            np.datetime64("2020-01-01", "s") + np.timedelta64(day, "D"), 24, (0, 1, 2, 3),
-        )  # fmt: skip
+        raw = raw_forecast(np.arange(4.0).reshape(4, 1, 1, 1), start=np.datetime64("2020-01-01") + day)
         wind = made(flat, raw, (Variable.parse("10u"),), grid, members="ecc-r")
         again = made(flat, replace(raw, lead_time=48), (Variable.parse("10u"),), grid, members="ecc-r")
         np.testing.assert_array_equal(wind, again)  # one set of levels for a start
@@ -120,13 +88,6 @@ def test_random_levels_have_the_distribution_of_uniform_numbers():
     k = np.arange(1, 5)
     deviation = np.sqrt(k * (5 - k) / (5**2 * 6) / 400)  # of the mean of 400 beta distributed numbers
     assert (np.abs(found.mean(0) - k / 5) < 4 * deviation).all()
-
-
-def test_plain_quantiles_are_the_sorted_members():
-    raw = forecast(7)
-    np.testing.assert_array_equal(
-        made(prediction(), raw, members="quantiles"), np.sort(made(prediction(), raw, members="ecc-q"), 0)
-    )
 
 
 @pytest.mark.parametrize("method", WITHOUT_PAST)
@@ -155,7 +116,7 @@ def test_tiles_have_the_members_of_the_globe(method):
     for rank in range(6):
         domain = Domain.split(GRID, 3, 2, rank)
         rows, columns = domain.tile
-        part = NormalPrediction(predicted.location[:, rows, columns], predicted.scale[:, rows, columns])
+        part = NormalPrediction(predicted.mean()[:, rows, columns], predicted.std()[:, rows, columns])
         own = replace(raw, raw=raw.raw[:, :, rows, columns])
         found = made(part, own, domain=domain, members=method, member_count=count)
         np.testing.assert_array_equal(found, whole[:, :, rows, columns])
@@ -197,18 +158,12 @@ def test_members_of_a_model_take_the_rank_order_of_the_raw_members():
     np.testing.assert_array_equal(ranks(members), ranks(raw.raw))
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_refused_options():
+    for options, sentence in (
         ({"members": "ecc"}, "members must be one of ecc-q, ecc-r"),
         ({"member_count": 0}, "member_count must be a whole number from 1 to 10000, got 0"),
-        (
-            {"members": "ecc-t", "quantile_levels": "weibull"},
-            "weibull has no effect with members=ecc-t",
-        ),
+        ({"members": "ecc-t", "quantile_levels": "weibull"}, "weibull has no effect with members=ecc-t"),
         ({"members": "member-by-member", "member_count": 7}, "shifts and scales the 6 raw members"),
-    ],
-)
-def test_refused_options(options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        made(prediction(), forecast(), **options)
+    ):
+        with pytest.raises(InputError, match=sentence):
+            made(prediction(), forecast(), **options)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from predictions import raw_forecast
 from scipy.linalg import sqrtm
 from scipy.stats import norm
 
@@ -15,7 +16,6 @@ from data_pipeline.protocols import WHOLE
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Normal
-from models.engines.forecast import RawForecast
 from models.engines.torch_engine import TorchPrediction
 from models.members.coupled_members import CellNames
 from models.members.coupling import written_members
@@ -65,7 +65,7 @@ NOISE = Noise(ERRORS, FIELDS, tuple(range(30)), 0.6, 0.5)
 
 def forecast(lead, domain):
     raw = CURRENT.values[0, LEADS.index(lead)][..., domain.tile[0], :][..., domain.tile[1]]
-    return RawForecast(raw.astype("f4"), np.ones(raw.shape[1:], bool), raw, START, lead, CURRENT.numbers)
+    return raw_forecast(raw, lead, START)
 
 
 def prediction(lead, domain):

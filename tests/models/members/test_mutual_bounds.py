@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from predictions import NormalPrediction
+from scipy.stats import norm
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
@@ -71,24 +73,18 @@ def test_every_bound_holds_in_every_set_of_variables(variables, count, seed):
             assert ((both[one] <= both[two]) if upper else (both[one] >= both[two])).all(), (one, two)
 
 
-def test_a_part_of_a_part_is_a_part():
+def test_a_part_of_a_part_is_a_part_and_others_have_no_bound():
     parts = {(one, two) for one, two, _, part in mutual_bounds(EVERY) if part}
     assert {(one, three) for one, two in parts for other, three in parts if two == other} <= parts
-
-
-def test_variables_without_a_common_bound():
     names = ("2t", "d@850", "t@500", "cp:24h", "tp:6h", "2t:24h-mean", "10u")
     assert mutual_bounds(map(Variable.parse, names)) == []
 
 
-def test_a_raw_part_does_not_bound_a_corrected_total():
+def test_neither_raw_parts_nor_missing_values_bound_anything():
     parts, total = fields("cp", seed=1), fields("tp")
     before = total[Variable("tp")].copy()
     bound_by_raw(total, parts)
     np.testing.assert_array_equal(total[Variable("tp")], before)
-
-
-def test_missing_values_bound_nothing():
     made = fields("2t", "2d")
     made[T2][:, 0] = np.nan
     before = made[D2].copy()
@@ -97,25 +93,14 @@ def test_missing_values_bound_nothing():
     assert np.isfinite(made[D2]).all()
 
 
-class Constant:
-    """A normal distribution of spread 1 in every cell."""
-
-    members = unchanged = None
-
-    def __init__(self, mean):
-        self._mean = mean
-
-    def quantiles(self, levels):
-        return self._mean + np.asarray(levels)[:, None, None, None]
-
-
 def pipeline(targets, inputs, means, elsewhere=()):
     grid = Grid.regular(60, 60)
     task = Task("t", inputs, targets, [24])
     from models.parallel.domain import Domain
 
     shape = len(targets), *grid.shape
-    prediction = Constant(np.broadcast_to(np.array(means)[:, None, None], shape))
+    # The quantiles of two members are 0.25 and 0.75 above these numbers.
+    prediction = NormalPrediction(np.broadcast_to(np.array(means)[:, None, None] + 0.5, shape), 0.25 / norm.ppf(0.75))
     description = SimpleNamespace(task=task, grid=grid, sha256="")
     engine = SimpleNamespace(description=description, domain=Domain.of(grid), predict=lambda forecast: prediction)
     always, known = np.ones((len(inputs), *grid.shape)), np.ones(shape)
@@ -134,18 +119,14 @@ def corrected(each, raw_inputs):
     return members[:, :, 0, 0]
 
 
-def test_the_raw_dew_point_bounds_a_corrected_temperature_unless_it_is_corrected_too():
+def test_the_raw_dew_point_bounds_a_temperature_unless_it_is_corrected_too():
     raw = [[281.0, 280.0], [283.0, 282.0]]  # of two members: 2t, 2d
     found = corrected(pipeline(["2t"], ["2t", "2d"], [280.0]), raw)
-    np.testing.assert_array_equal(found[:, 0], [280.25, 282.0])
+    np.testing.assert_allclose(found[:, 0], [280.25, 282.0])
     found = corrected(pipeline(["2t"], ["2t", "2d"], [280.0], elsewhere=[T2, D2]), raw)
-    np.testing.assert_array_equal(found[:, 0], [280.25, 280.75])
-
-
-def test_two_targets_of_one_corrector_bound_each_other():
-    raw = [[281.0, 280.0], [283.0, 282.0]]
+    np.testing.assert_allclose(found[:, 0], [280.25, 280.75])
     found = corrected(pipeline(["2t", "2d"], ["2t", "2d"], [280.0, 280.1]), raw)
-    np.testing.assert_array_equal(found, [[280.25, 280.25], [280.75, 280.75]])
+    np.testing.assert_allclose(found, [[280.25, 280.25], [280.75, 280.75]])
 
 
 def test_two_correctors_of_one_run_bound_each_other():

@@ -8,6 +8,8 @@ import torch
 from correction_runs import random_corrector, read_values, write_members
 from grib_parts import GRID as FILE_GRID
 from grib_parts import KEYS
+from predictions import NormalPrediction, raw_forecast
+from scipy.stats import norm
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import open_ensemble
@@ -17,7 +19,6 @@ from data_pipeline.task import Task, Variable
 from data_pipeline.writing import Encoder
 from models.corrected_files.correct_files import correct_files
 from models.corrector import Corrector
-from models.engines.forecast import RawForecast
 from models.engines.onnx_engine import OnnxEngine
 from models.engines.onnx_export import export
 from models.engines.torch_engine import TorchEngine
@@ -73,39 +74,18 @@ def test_chosen_starts_are_the_nearest_in_season_without_the_forecast_itself():
     furthest = max(distance for distance, time in good if time in chosen)
     assert {time for distance, time in good if distance < furthest} <= set(chosen)
     assert all(time + timedelta(hours=24) != without[0] for time in chosen)
-
-
-def test_too_few_analyses_are_refused_with_their_number():
     with pytest.raises(InputError, match=r"past.grib has analyses after 0 past starts .* 3 are needed; add more years"):
         past(first=2016).starts(np.datetime64("2016-06-01T06", "s"), 3)
 
 
 def forecast(M, lead=24):
-    raw = np.random.default_rng(7).normal(size=(M, 1, *GRID.shape))
-    nothing, mask = np.zeros((M, 1, *GRID.shape), np.float32), np.ones((1, *GRID.shape), bool)
-    return RawForecast(nothing, mask, raw, START, lead, tuple(range(M)))
+    return raw_forecast(np.random.default_rng(7).normal(size=(M, 1, *GRID.shape)), lead, START)
 
 
-class Uniform:
-    """A uniform distribution."""
-
-    members = unchanged = None
-
-    def mean(self):
-        return np.full((1, *GRID.shape), 0.5)
-
-    def std(self):
-        return np.full((1, *GRID.shape), 12**-0.5)
-
-    def quantiles(self, levels):
-        return np.broadcast_to(np.asarray(levels)[:, None, None, None], (len(levels), 1, *GRID.shape)).copy()
-
-
-def made(history, raw, domain=None, predicted=None, **options):
+def made(history, raw, **options):
     chosen = CorrectionOptions(members="schaake", history=("past.grib",), **options)
-    return corrected_members(
-        predicted or Uniform(), raw, history.analyses.variables, raw.mask, domain or Domain.of(GRID), chosen, history
-    )
+    normal = NormalPrediction(np.zeros((1, *GRID.shape)), np.ones((1, *GRID.shape)))
+    return corrected_members(normal, raw, history.analyses.variables, raw.mask, Domain.of(GRID), chosen, history)
 
 
 @pytest.mark.parametrize(("lead", "count"), [(24, None), (48, None), (24, 3), (24, 9)])
@@ -122,7 +102,7 @@ def test_members_have_the_quantiles_in_the_rank_order_of_the_analyses(lead, coun
         history.analyses.read(history.analyses.cells[place, 0], field)
         analyses.append(field[0])
     ranks = np.array(analyses).argsort(0).argsort(0)
-    np.testing.assert_allclose(members, levels[ranks], rtol=1e-12)
+    np.testing.assert_allclose(members, norm.ppf(levels)[ranks], rtol=1e-12, atol=1e-12)
 
 
 def test_corrected_messages_have_the_rank_order_of_analyses_in_files(tmp_path):

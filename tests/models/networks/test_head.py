@@ -65,7 +65,7 @@ def test_location_and_scale_follow_the_formula(toy):
 
 
 def test_the_gamma_has_the_mean_and_spread_of_the_formula(toy):
-    """Far above the bound, also in the nearly normal limit."""
+    """Far above the bound, also in the nearly normal limit; of a dry ensemble, it is exponential before training."""
     sample, head = sample_of(toy), make_head("censored_shifted_gamma", TASK, GRID).double()
     head.bound.value.fill_(-2)
     output = outputs(head)
@@ -78,9 +78,6 @@ def test_the_gamma_has_the_mean_and_spread_of_the_formula(toy):
     narrow = head(output - 6 * (torch.arange(6).view(1, 6, 1, 1) // 2 == 1), sample)
     assert float(narrow.shape.max()) == pytest.approx(head.MAX_RATIO**2)
     torch.testing.assert_close(narrow.shift + narrow.shape * narrow.scale, mean)
-
-
-def test_a_dry_ensemble_is_exponential_before_training():
     head = make_head("censored_shifted_gamma", Task("rain", ["tp"], ["tp"], [24]), Grid((0.0,), (0.0,)))
     found = head.distribution(torch.zeros(1), torch.ones(1), *torch.zeros(3, 1))
     assert [float(v) for v in (found.shape, found.scale, found.shift, found.lower)] == [1, 1, -1, 0]

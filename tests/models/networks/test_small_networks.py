@@ -7,9 +7,9 @@ from torch.nn import functional
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.corrector import Corrector, build_model
-from models.members.coupling import written_members
-from models.networks.head import HEADS
+from models.corrector import build_model
+from models.networks.error_climate import ErrorClimate
+from models.networks.features import Features
 from models.networks.mlp import MLP
 from models.networks.transformer import Transformer
 from models.networks.unet import UNet
@@ -123,27 +123,55 @@ def test_number_of_parameters_of_an_mlp():
     located = MLP(task, GRID, width=128, depth=2, cell_embedding=4)
     expected = 4 * 13 * 16 + ((features + 4) * 128 + 128) + (128 * 128 + 128) + (128 * 2 + 2)
     assert sum(p.numel() for p in located.parameters()) == expected
-    assert (
-        sum(p.numel() for p in MLP(task, GRID, width=8, head="bernstein").parameters())
-        == 8 * (features + 1) + 8 * 13 + 13
-    )
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_two_targets_at_two_lead_times_with_every_head(head, toy, tmp_path):
-    """One corrector for all of them, whose file gives the same forecast."""
-    task, grid = Task("toy", ["sst", "2t", "msl"], ["2t", "sst"], [24, 48]), Grid.regular(5, 8)
-    data = toy(task, grid, 24)
-    torch.manual_seed(3)
-    spec = {"_target_": "models.networks.mlp.MLP", "width": 8, "head": head}
-    corrector = Corrector(task, grid, spec, data.static)
-    corrector.fit(data)
-    sample = next(batches(data, 24))
-    torch.nn.init.normal_(corrector.model.network[-1].weight, std=0.1)
-    corrector.save(tmp_path / "corrector")
-    found, loaded = (c(sample) for c in (corrector.eval(), Corrector.load(tmp_path / "corrector")))
-    assert found.mean.shape == (24, 2, *grid.shape)
-    torch.testing.assert_close(loaded.crps(sample.target), found.crps(sample.target), rtol=0, atol=0)
-    members = written_members(found, sample, corrector.task, grid).members
-    assert members.shape == (5, 24, 2, *grid.shape)
-    assert members.isfinite().all()
+TWO = Task("toy", ["2t", "msl"], ["2t"], [24, 48])
+SMALL = Grid.regular(5, 8)
+
+
+def test_a_cell_without_truth_has_no_expected_error(toy):
+    data = toy(TWO, SMALL, 20)
+    for sample in data:
+        sample.target[:, 1, 1] = torch.nan
+    climate = ErrorClimate(TWO, SMALL)
+    climate.fit(batches(data, 7))
+    assert torch.isfinite(climate.bias).all()
+    assert not climate.bias[..., 1, 1].any()
+    assert climate(next(batches(data, 4))).shape == (4, 2, *SMALL.shape)
+
+
+def test_the_lead_time_feature_goes_from_minus_one_to_one(toy):
+    task = Task("toy", ["2t", "msl"], ["2t"], [24, 48, 120])
+    features, sample = Features(task, SMALL), next(batches(toy(task, SMALL, 6), 6))
+    found = features(sample)
+    assert found.shape[1] == features.count
+    assert sample.lead_time.tolist() == [24, 48, 120, 24, 48, 120]
+    torch.testing.assert_close(found[:, -1, 2, 3], torch.tensor([-1.0, -0.5, 1.0, -1.0, -0.5, 1.0]))
+    assert Features(Task("toy", ["2t", "msl"], ["2t"], [24]), SMALL).count == features.count - 1
+
+
+def test_every_cell_trains_its_own_embedding(toy):
+    """The embedding has a gradient as soon as the last layer is not zero, only in cells with truth."""
+    torch.manual_seed(0)
+    features, sample = Features(TWO, SMALL, cell_embedding=2), next(batches(toy(TWO, SMALL, 4), 4))
+    assert features.embedding.shape == (2, *SMALL.shape)
+    weight, mask = torch.randn(features.count), torch.rand(SMALL.shape) > 0.5
+    weighted_sum = torch.einsum("bfhw,f->bhw", features(sample), weight)
+    (gradient,) = torch.autograd.grad(weighted_sum[:, mask].sum(), features.embedding)
+    torch.testing.assert_close(gradient, 4 * weight[-2:, None, None] * mask)
+    features.embedding.data = torch.randn(2, *SMALL.shape)
+    torch.testing.assert_close(features(sample)[3, -2:], features.embedding)
+
+
+def test_the_mask_of_a_sea_only_field_is_a_feature(toy):
+    """It is the only land mask of a task without static fields; other tasks have no such feature."""
+    task = Task("toy", ["sst", "2t"], ["2t"], [24])
+    sample = next(batches(toy(task, SMALL, 2), 2))
+    land = torch.rand(SMALL.shape) > 0.5
+    sample.mask[:, 0] = ~land
+    features = Features(task, SMALL)
+    found = features(sample)
+    assert found.shape[1] == features.count == Features(Task("toy", ["msl", "2t"], ["2t"], [24]), SMALL).count + 1
+    assert any(torch.equal(found[0, k], (~land).float()) for k in range(features.count))
+    sample.mask[:, 0] = True
+    assert any((features(sample)[:, k] == 1).all() for k in range(features.count))

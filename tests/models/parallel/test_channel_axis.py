@@ -39,11 +39,7 @@ MESHES = [(1, 1, 1, 2), (1, 2, 1, 2)]
 """Data, bands, sectors, channels: the channel axis alone, and with bands. `networks_on_rank` adds sectors."""
 NETWORKS = ["smoe_unet", "transformer of windows"]
 """Models whose convolutions the channel axis divides, but those whose layers these have."""
-PAIRS = {
-    "few inputs": (5, 7, 3, 0.3),
-    "many inputs": (11, 5, 3, 0.0),
-    "large kernels": (4, 6, 5, 0.0),
-}
+PAIRS = {"few inputs": (5, 7, 3, 0.3), "many inputs": (11, 5, 3, 0.0), "large kernels": (4, 6, 5, 0.0)}
 """Inputs, outputs, kernel and dropout of a pair of convolutions; most ranks have different numbers of channels."""
 
 
@@ -166,18 +162,15 @@ def test_ranks_move_and_add_channels_and_rows(checks):
             assert (uses == used).all()
 
 
-def test_both_ways_of_the_first_convolution_are_tested():
+def test_both_ways_of_the_first_convolution_are_tested_and_too_few_channels_refused():
     domain = Domain.split(GRIDS["odd rows"], 2, channel_axis=ChannelAxis(2))
     assert [FilterConv2d(domain, *PAIRS[name][:3]).gathers for name in PAIRS] == [True, False, True]
-
-
-# Refusals.
-
-
-def test_too_few_channels_are_refused():
     domain = Domain.split(GRIDS["odd rows"], 4, channel_axis=ChannelAxis(4))
     with pytest.raises(InputError, match=r"4 ranks cannot divide the 3 channels of a layer; take fewer ranks on the"):
         ResidualBlock(domain, 2, 3, 0.0, wide=True)
+
+
+# Refusals.
 
 
 def test_a_model_without_wide_layers_is_refused():

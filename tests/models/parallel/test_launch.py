@@ -238,30 +238,27 @@ def test_ranks_that_do_not_fit_the_mesh_or_do_not_meet_end(script, shape, senten
     assert sentence in lines[-1]
 
 
-@pytest.mark.parametrize("shape", [[2], [1, 2, 2, 2, 1], [0, 2], [1, 1.5], [True, 2], 4], ids=str)
-def test_an_invalid_mesh_is_refused(shape):
-    with pytest.raises(
-        InputError, match=r"^mesh must be \[data, spatial\], .* or \[data, bands, sectors, channels\], each at least 1"
-    ):
-        join_mesh(shape).__enter__()
+def test_an_invalid_mesh_is_refused():
+    for shape in ([2], [1, 2, 2, 2, 1], [0, 2], [1, 1.5], [True, 2], 4):
+        with pytest.raises(
+            InputError,
+            match=r"^mesh must be \[data, spatial\], .* or \[data, bands, sectors, channels\], each at least 1",
+        ):
+            join_mesh(shape).__enter__()
 
 
-@pytest.mark.parametrize(
-    ("message", "sentence"),
-    [
+def test_an_nccl_error_about_a_lost_rank_is_an_interrupted_run():
+    """PyTorch's watchdog ends the communication; the next exchange then raises an error with these messages."""
+    for message, sentence in (
         ("NCCL communicator was aborted on rank 1.",
          r"another rank of the mesh is gone \(NCCL communicator was aborted on rank 1\); see its own error"),
         ("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, "
          "Timeout(ms)=600000) ran for 600029 milliseconds before timing out.",
          "another rank of the mesh does not answer"),
-    ],
-    ids=["aborted", "timed out"],
-)  # fmt: skip
-def test_an_nccl_error_about_a_lost_rank_is_an_interrupted_run(message, sentence):
-    """PyTorch's watchdog ends the communication; the next exchange then raises an error with these messages."""
-    with pytest.raises(InterruptedRunError, match=sentence) as info, _report_lost_ranks():
-        raise dist.DistBackendError(message)
-    assert info.value.exit_code == 3
+    ):  # fmt: skip
+        with pytest.raises(InterruptedRunError, match=sentence) as info, _report_lost_ranks():
+            raise dist.DistBackendError(message)
+        assert info.value.exit_code == 3
 
 
 @pytest.mark.parametrize("own", [None, "1"], ids=["by default", "the user's own"])

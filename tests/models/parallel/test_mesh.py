@@ -19,7 +19,8 @@ READ_OTHERS = (
 def whole(tmp_path_factory):
     """A file with the results of layers on whole grids, computed once for all meshes.
 
-    All layers are on the first grid, and the layers that read other cells on the others.
+    All layers are on the first grid, and the layers that read other cells on the others; bands skip two of those, whose
+    columns are special.
     """
     path = tmp_path_factory.mktemp("whole") / "results.pt"
     cases = [(title, name) for title in GRIDS for name in LAYERS if title == "odd rows" or name in READ_OTHERS]
@@ -36,6 +37,7 @@ def all_layers(rank, bands, sectors, path):
             Domain.split(GRIDS[title], bands, sectors, rank, dist.group.WORLD.group_name), name, case
         )
         for (title, name), case in expected.items()
+        if sectors > 1 or title in ("odd rows", "half shifted")
     }
 
 

@@ -47,20 +47,14 @@ def test_a_constant_wind_continues_across_the_poles(grid):
     torch.testing.assert_close(window(constant_wind(grid.latitudes, grid.longitudes)), constant_wind(rows, columns))
 
 
-def test_zero_padding_has_no_pole():
+def test_zero_padding_has_no_pole_and_every_channel_has_a_parity_or_none():
     x, sides = torch.randn(2, 33, 64), (((-1, 34),), ((-1, 65),))
     assert torch.equal(
         HaloPad(GRIDS["poles"], *sides, True, parity=(-1, 1))(x), HaloPad(GRIDS["poles"], *sides, True)(x)
     )
-
-
-def test_every_channel_has_a_parity_or_none_has():
+    assert set(Conv2d(GRIDS["poles"], 2, 1, parity=(1, -1)).state_dict()) == {"weight", "bias"}
     with pytest.raises(ValueError, match="parity has 2 entries for 3 input channels"):
         Conv2d(GRIDS["poles"], 3, 1, parity=(1, -1))
-
-
-def test_parity_is_not_saved():
-    assert set(Conv2d(GRIDS["poles"], 2, 1, parity=(1, -1)).state_dict()) == {"weight", "bias"}
 
 
 def test_tiles_at_the_poles_cannot_overlap_and_the_others_can():

@@ -23,16 +23,13 @@ TASK = {
 }  # fmt: skip
 
 
-def test_a_task_is_a_rank():
+def test_a_task_is_a_rank_with_the_users_master_address_if_there_is_one():
     assert variables_from_slurm(TASK) == {
         "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "rack-01",
         "MASTER_PORT": "15016",
     }  # fmt: skip
     other = TASK | {"SLURM_LOCALID": "2", "SLURM_NODEID": "0", "SLURM_PROCID": "2"}
     assert variables_from_slurm(other)["LOCAL_WORLD_SIZE"] == "3"
-
-
-def test_the_users_master_address_and_port_are_kept():
     found = variables_from_slurm(TASK | {"MASTER_ADDR": "rack-02.cluster", "MASTER_PORT": "29500"})
     assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("rack-02.cluster", "29500")
 
@@ -42,13 +39,9 @@ def batch_script():
     return {name: value for name, value in TASK.items() if not name.startswith("SLURM_STEP")} | {"SLURM_PROCID": "0"}
 
 
-@pytest.mark.parametrize(
-    "alone",
-    [{}, batch_script(), TASK | {"SLURM_STEP_NUM_TASKS": "1"}, TASK | {"WORLD_SIZE": "8"}],
-    ids=["no Slurm", "batch script", "one task", "torchrun under srun"],
-)
-def test_processes_that_are_no_rank_of_slurm_get_no_variables(alone):
-    assert variables_from_slurm(alone) == {}
+def test_processes_that_are_no_rank_of_slurm_get_no_variables():
+    for alone in ({}, batch_script(), TASK | {"SLURM_STEP_NUM_TASKS": "1"}, TASK | {"WORLD_SIZE": "8"}):
+        assert variables_from_slurm(alone) == {}
 
 
 def test_a_batch_script_on_several_nodes_needs_srun(monkeypatch):
@@ -72,16 +65,13 @@ def test_ports_are_unprivileged_and_differ_between_steps(job, step):
     assert (second - first) % 10_000 == 1
 
 
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [
+def test_the_first_host_equals_that_of_scontrol():
+    """Node lists of Slurm 22.05, and the first line of `scontrol show hostnames`."""
+    for nodes, first in (
         ("a100-1,a100-2", "a100-1"), ("r[1-2]n[0-3]", "r1n0"), ("gpu[003,005-007],x9", "gpu003"), ("node", "node"),
         ("a,b[1-3]", "a"), ("cn[10-12,1]", "cn10"), ("host.domain.org,host2", "host.domain.org"),
-    ],
-)  # fmt: skip
-def test_the_first_host_equals_that_of_scontrol(nodes, first):
-    """Node lists of Slurm 22.05, and the first line of `scontrol show hostnames`."""
-    assert first_host(nodes) == first
+    ):  # fmt: skip
+        assert first_host(nodes) == first
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=12))

@@ -190,7 +190,7 @@ def test_the_bias_network_has_the_published_parameters_except_those_on_zero_padd
     assert parameter_count(ours) == published - idle
 
 
-def test_the_uncertainty_networks_have_the_published_parameters():
+def test_the_uncertainty_networks_and_the_local_layer_have_the_published_parameters():
     """3.76 million, and 7.40 million with blocks of 64, 68, ..., 100 channels; 7 analyses and 7 means of the bias."""
     assert parameter_count(Published2d(42, 32)) == 3_762_530
     assert parameter_count(PublishedResNet2d(21, 64)) == 7_397_986
@@ -198,17 +198,6 @@ def test_the_uncertainty_networks_have_the_published_parameters():
     assert parameter_count(simple.uncertainty_net) == 3_762_530
     assert parameter_count(simple.bias_net) == parameter_count(BiasNet(GRID, 14, 7, 32, 1))
     assert parameter_count(DeepWeather(PUBLISHED, GRID, 1, 0, "resnet2d", 64).uncertainty_net) == 7_397_986
-
-
-def test_resnet2d_equals_the_published_network_away_from_edges():
-    grid, reach = Grid.regular(68, 72), 32
-    ours, theirs = with_equal_parameters(ResNet2d(grid, 4, 1, 16), PublishedResNet2d(2, 16))
-    x = torch.randn(1, 4, *grid.shape, dtype=torch.float64)
-    with torch.no_grad():
-        assert_same_inside(ours(x, x[:, :1]), theirs(x), reach)
-
-
-def test_the_locally_connected_layer_has_the_published_parameters():
     grid = Grid(tuple(90 - 0.5 * k for k in range(360)), tuple(0.5 * k for k in range(720)))
     model = DeepWeather(Z500, grid, bias_width=1, bias_depth=0)
     assert parameter_count(model.local, model.gain) == 2_073_601
@@ -223,10 +212,13 @@ def test_the_bias_network_equals_the_published_network_away_from_edges(depth, re
         assert_same_inside(ours(x), theirs(x), reach)
 
 
-def test_the_uncertainty_network_equals_the_published_network_away_from_edges():
-    grid, reach = Grid.regular(44, 48), 20
-    ours, theirs = with_equal_parameters(ResNet2dSimple(grid, 6, 1, 4), Published2d(6, 4))
-    x = torch.randn(2, 6, *grid.shape, dtype=torch.float64)
+@pytest.mark.parametrize(
+    ("kind", "published", "reach"), [(ResNet2dSimple, Published2d(4, 4), 20), (ResNet2d, PublishedResNet2d(2, 16), 32)]
+)
+def test_the_uncertainty_networks_equal_the_published_networks_away_from_edges(kind, published, reach):
+    grid, width = Grid.regular(2 * reach + 4, 2 * reach + 8), 4 if kind is ResNet2dSimple else 16
+    ours, theirs = with_equal_parameters(kind(grid, 4, 1, width), published)
+    x = torch.randn(1, 4, *grid.shape, dtype=torch.float64)
     with torch.no_grad():
         assert_same_inside(ours(x, x[:, :1]), theirs(x), reach)
 

@@ -104,6 +104,7 @@ def test_equals_the_published_network_away_from_edges(toy):
 
 
 def test_biases_before_a_normalisation_have_a_zero_gradient(toy):
+    """Rounding errors in their place would move them with every step of Adam."""
     grid = Grid.regular(13, 16)
     model, sample = ENS10UNet(TOY, grid), next(batches(toy(TOY, grid, 2), 2))
     nn.init.normal_(model.last.weight)
@@ -111,6 +112,5 @@ def test_biases_before_a_normalisation_have_a_zero_gradient(toy):
     model(sample).crps(sample.target).mean().backward()
     *within, last = biases(model)
     assert len(within) == 12
-    for bias in within:
-        assert (bias.grad == 0).all()
+    assert not any(bias.grad.any() for bias in within)
     assert (last.grad != 0).all()

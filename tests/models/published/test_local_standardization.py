@@ -1,13 +1,17 @@
-"""Local area-wise standardisation of a network's inputs, against loops over windows and scipy's filters."""
+"""Local area-wise standardisation against loops over windows and scipy's filters; its moments against all values."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy.ndimage import gaussian_filter1d
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from models.published.local_maps import PartialMoments
 from models.published.local_standardization import LocalStandardization, window_and_smoothing
 
 TASK = Task("toy", ["sst", "2t"], ["2t"], [24, 48])
@@ -87,17 +91,44 @@ def test_a_constant_field_is_not_scaled_up(toy):
     assert layer(rounding).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("grid", "window", "sigma"),
-    [
+def test_degrees_are_converted_to_points():
+    for grid, window, sigma in (
         (Grid.regular(361, 720), 7, 10),
         (Grid.regular(721, 1440), 13, 20),
         (Grid.regular(37, 72), 1, 1),
         (Grid.regular(33, 64), 1, 8 / 9),
         (Grid((50, 49.75, 49.5, 49.25), tuple(0.25 * k for k in range(9))), 3, 20),
-    ],
-    ids=str,
-)
-def test_degrees_are_converted_to_points(grid, window, sigma):
-    found = window_and_smoothing(grid)
-    assert (found.window_cells, found.sigma_cells) == (window, pytest.approx(sigma))
+    ):
+        found = window_and_smoothing(grid)
+        assert (found.window_cells, found.sigma_cells) == (window, pytest.approx(sigma))
+
+
+NUMBERS = st.floats(-1e4, 1e4, width=32) | st.just(np.nan)
+VALUES = arrays(np.float32, st.tuples(st.integers(1, 40), st.integers(1, 3)), elements=NUMBERS)
+
+
+def spread(values):
+    return PartialMoments.of(values, np.isfinite(values))
+
+
+@given(VALUES, st.lists(st.integers(0, 40), max_size=5))
+def test_merged_parts_equal_all_values(values, cuts):
+    parts = [spread(part) for part in np.split(values, sorted(min(cut, len(values)) for cut in cuts))]
+    merged = PartialMoments.merge(parts)
+    for cell in range(values.shape[1]):
+        known = values[:, cell][np.isfinite(values[:, cell])].astype(np.float64)
+        assert merged.number[cell] == len(known)
+        if len(known):
+            assert np.isclose(merged.mean_or_nan[cell], known.mean(), rtol=1e-12, atol=1e-9)
+            assert np.isclose(merged.std[cell], known.std(), rtol=1e-9, atol=1e-6)
+        else:
+            assert np.isnan(merged.mean_or_nan[cell])
+            assert np.isnan(merged.std[cell])
+
+
+def test_a_small_spread_around_a_large_mean_keeps_its_precision():
+    values = (54_000 + np.random.default_rng(0).normal(scale=0.1, size=(4000, 1))).astype(np.float32)
+    naive = np.square(values).mean() - np.square(values.mean())  # may even be negative
+    merged = PartialMoments.merge([spread(part) for part in np.split(values, 40)])
+    assert np.isclose(merged.std[0], values.astype(np.float64).std(), rtol=1e-12)
+    assert not np.isclose(naive, merged.std[0] ** 2, rtol=0.1)

@@ -19,7 +19,7 @@ from models.statistical.emos import EMOS
 SIZES = {"control": 1, "one system": 4, "another": 6}
 FIRSTS = {"control": 0, "one system": 1, "another": 5}
 SPEC = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": False}
-START, DAYS, TEST = np.datetime64("2011-01-01", "ns"), 200, 20
+START, DAYS = np.datetime64("2011-01-01", "ns"), 200
 
 
 def weather(sizes=SIZES, days=DAYS, seed=0, errors=(0.5, 1.0, 2.0), biases=(0.0, 1.0, -2.0)):

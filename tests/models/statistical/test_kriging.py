@@ -32,15 +32,12 @@ def test_a_left_out_station_is_predicted_as_from_a_fit_without_it(smoothness):
         )
 
 
-def test_weights_have_the_sum_one_and_reproduce_the_trend():
+def test_weights_reproduce_constants_the_trend_and_without_nugget_known_stations():
     for smoothness in KRIGING.candidates():
         weights = KRIGING.weights(smoothness)
         np.testing.assert_allclose(weights.sum(1), 1, atol=1e-9)
         if smoothness.trend:
             np.testing.assert_allclose(weights @ ALTITUDES, NEW_ALTITUDES, atol=1e-6)
-
-
-def test_without_nugget_a_known_station_keeps_its_value():
     same = Kriging(KNOWN, KNOWN, ALTITUDES, ALTITUDES)
     np.testing.assert_allclose(same.weights(Smoothness(300.0, 0.0, 1)), np.eye(24), atol=1e-8)
 
