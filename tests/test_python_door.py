@@ -86,7 +86,7 @@ def project(tmp_path_factory, command):
                         "input=data/netcdf/ensemble.nc", f"output={name}.nc")  # fmt: skip
         assert ended.code == 0, ended.stderr
     scoring = ["data.split.test=[2016,2016]", "correctors={}", "references=[raw,climatology]", "run_dir=scores"]
-    ended = command(folder, "evaluate", *options, *scoring)
+    ended = command(folder, "evaluate", *options, *scoring, every_part=True)
     assert ended.code == 0, ended.stderr
     return folder
 

@@ -11,31 +11,10 @@ from conftest import ROOT
 from grib_parts import GRID, write_reduced_archive
 from twin_project import FORECAST, QUICK, SPLIT, TWIN, keys, messages
 
-from conf.sweep_runs import SweepRun, table_of_trainings
 from models.corrector import Corrector
 from models.provenance.training_dates import stated_fits
 
 pytestmark = pytest.mark.usefixtures("without_figures")
-
-
-def test_the_table_of_a_sweep_has_the_scores_of_its_runs(project, run_verb):
-    """The table of a sweep from the files of its runs, which run in this process."""
-    printed, runs = "", []
-    for model in ("raw", "climatology"):
-        folder = project / f"runs/model-{model}"
-        printed += run_verb(project, "train", *SPLIT, f"model={model}", f"run_dir={folder}")
-        runs.append(SweepRun((f"model={model}",), (), folder))
-    _, *table = table_of_trainings(runs).splitlines()
-    (own, raw), (climatology, reference) = re.findall(r"crps (\S+) in normalised units, raw ensemble ([\d.]+)", printed)
-    assert own == raw
-    # Climatology reads mean and spread only, so its raw ensemble is a normal distribution.
-    assert float(reference) == pytest.approx(float(raw), rel=0.1)
-    assert float(climatology) > float(raw)
-    assert len(re.findall("warning: the model is worse .*than the raw ensemble at 48 h", printed)) == 1
-    for line, model, crps in zip(table, ("raw", "climatology"), (own, climatology), strict=True):
-        run, option, state, loss, score, *_ = line.split()
-        assert (run, option, state, loss) == (f"model-{model}", f"model={model}", "done", "–")
-        assert float(score) == pytest.approx(float(crps), rel=1e-3)
 
 
 def test_a_run_folder_has_all_files_and_is_left_alone_by_the_same_command(project, run_verb):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from memory_archive import MemoryArchive, evaluating, untrained_emos
-from quick_report import blank_figures
+from quick_report import blank_figures, few_parts
 
 from evaluation.report import page as report
 
@@ -16,8 +16,8 @@ def archive():
 
 @pytest.fixture
 def deepweather(archive):
-    """Run the verb like the command line, in this process, with blank figures in the report."""
-    with evaluating(archive) as run, blank_figures():
+    """Run the verb like the command line, in this process, with blank figures in the report and few parts in tables."""
+    with evaluating(archive) as run, blank_figures(), few_parts():
         yield run
 
 
