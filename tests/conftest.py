@@ -26,7 +26,7 @@ from hydra._internal.hydra import Hydra
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from kept import TWIN_PROGRAM, kept
-from quick_report import blank_figures, few_parts
+from quick_report import blank_figures, few_parts, no_figures
 from reach import Selection
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from tested_device import check_tested_device
@@ -210,6 +210,13 @@ def run_command(folder: Path, *arguments: str, pictures: bool = False, every_par
 def command() -> Callable[..., CommandResult]:
     """The function that runs a command line in this process."""
     return run_command
+
+
+@pytest.fixture(scope="module")
+def without_figures() -> Iterator[None]:
+    """Write reports without figures, which take most of the time of a short evaluation."""
+    with no_figures():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,11 @@ def blank_figures():
         yield
 
 
+def no_figures():
+    """Write reports without figures."""
+    return patch("evaluation.report.page.draw_figures", lambda *_: {})
+
+
 @contextmanager
 def few_parts():
     """Score each lead time, each season and each region, and no season of a region or of a lead time.

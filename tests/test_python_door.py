@@ -15,6 +15,7 @@ import xarray as xr
 from data_pipeline.grid import Grid
 
 pytestmark = [
+    pytest.mark.usefixtures("without_figures"),
     pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:.*(no year can be held out|training starts at the raw):UserWarning"),
 ]

@@ -4,9 +4,7 @@ import json
 
 import pytest
 from memory_archive import MemoryArchive, evaluating, untrained_emos
-from quick_report import blank_figures, few_parts
-
-from evaluation.report import page as report
+from quick_report import blank_figures, few_parts, no_figures
 
 
 @pytest.fixture
@@ -22,12 +20,12 @@ def deepweather(archive):
 
 
 @pytest.fixture
-def scores_of(deepweather, monkeypatch, tmp_path):
+def scores_of(deepweather, tmp_path):
     """Run the verb without figures in a folder of `tmp_path`; return the scores."""
-    monkeypatch.setattr(report, "draw_figures", lambda *_: {})
 
     def run(name, *options):
-        deepweather(tmp_path / name, *options)
+        with no_figures():
+            deepweather(tmp_path / name, *options)
         return json.loads((tmp_path / name / "scores.json").read_text())
 
     return run

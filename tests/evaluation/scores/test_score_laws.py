@@ -53,7 +53,7 @@ def test_no_score_has_the_name_of_another_key_of_a_model_in_scores_json():
 
 
 @pytest.mark.parametrize("kind", ["members", "normal", "both"])
-@pytest.mark.parametrize(("factor", "shift"), [(1.0, 5.0), (2.5, 0.0), (-1.0, 0.0)])
+@pytest.mark.parametrize(("factor", "shift"), [(2.5, 5.0), (-1.0, 0.0)])
 def test_scores_follow_a_change_of_units(kind, factor, shift):
     """Scores in the units of the target are multiplied; a turn changes the sign of the bias and the order of tails."""
     before, after = moved(kind), moved(kind, factor, shift)
