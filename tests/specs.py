@@ -31,6 +31,7 @@ def quick_auto():
 EXTERNAL = specs_of(HERE / "external" / "weathernets" / "conf")
 """Models of a package that is installed for tests: its folder is on the path (pyproject.toml)."""
 EXTERNAL["vit"] |= {"patch": [1, 4]}  # divides the grids of test_contract.py
+EXTERNAL["graph"] |= {"level": 1}
 
 VARIANTS = {
     f"{name} of two paths": SPECS[name] | {"stem_width": 3, "cell_width": 5, "cell_embedding": 2}
