@@ -151,15 +151,9 @@ PROGRAM = [
 ]
 
 
-@functools.cache
-def tree_of(path):
-    """The syntax tree of a file, which several tests read."""
-    return ast.parse((ROOT / path).read_text())
-
-
 def imports(path):
     """The dotted names of all modules, and of all names in modules, that a file imports."""
-    for node in ast.walk(tree_of(path)):
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -232,7 +226,7 @@ def test_files_have_no_circular_imports():
     """Only imports at the top of a file count: with a circle, success depends on which file is imported first."""
     below = {path: set() for path in SOURCES}
     for path in SOURCES:
-        for node in tree_of(path).body:
+        for node in ast.parse((ROOT / path).read_text()).body:
             if isinstance(node, ast.ImportFrom):
                 found = {source_of(f"{node.module}.{alias.name}") for alias in node.names}
                 below[path] |= found - {None, path}
@@ -285,7 +279,7 @@ def test_no_public_name_has_two_definitions():
     roles = {"main", "run", "fit", "logger", "summarize_files", "SCORES", "DIAGRAMS"}
     places = {}
     for path in SOURCES:
-        for node in tree_of(path).body:
+        for node in ast.parse((ROOT / path).read_text()).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
                 names = [node.name]
             else:
@@ -300,12 +294,17 @@ def test_no_public_name_has_two_definitions():
 def test_the_kind_of_a_distribution_is_asked_in_one_place_only():
     """What is special about a family is a method of `Distribution`: a new family then needs no change elsewhere."""
     folder = ROOT / DISTRIBUTION
-    kinds = {node.name for path in folder.glob("*.py") for node in tree_of(path).body if isinstance(node, ast.ClassDef)}
+    kinds = {
+        node.name
+        for path in folder.glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
     found = [
         f"{path}:{node.lineno}"
         for path in PROGRAM
         if not path.is_relative_to(DISTRIBUTION)
-        for node in ast.walk(tree_of(path))
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
         if isinstance(node, ast.Call | ast.Compare)
         and (isinstance(node, ast.Compare) or getattr(node.func, "id", "") == "isinstance")
         and kinds & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
