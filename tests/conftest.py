@@ -25,7 +25,7 @@ from browser import CHROMIUM, Browser
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from kept import TWIN_PROGRAM, kept
-from quick_report import blank_figures
+from quick_report import blank_figures, few_parts, no_figures
 from reach import Selection
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from tested_device import check_tested_device
@@ -168,11 +168,11 @@ class CommandResult(NamedTuple):
     stderr: str
 
 
-def run_command(folder: Path, *arguments: str, pictures: bool = False) -> CommandResult:
+def run_command(folder: Path, *arguments: str, pictures: bool = False, every_part: bool = False) -> CommandResult:
     """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start.
 
-    The figures of a page are blank without `pictures`. References are EMOS of single cells: to choose a degree of
-    sharing takes longer than most evaluations.
+    The figures of a page are blank without `pictures`, and tables have few parts without `every_part`. References are
+    EMOS of single cells: to choose a degree of sharing takes longer than most evaluations.
     """
     from models import reference_emos  # a file that is imported here does not count as one that every test reaches
 
@@ -180,12 +180,13 @@ def run_command(folder: Path, *arguments: str, pictures: bool = False) -> Comman
     stdout, stderr = io.StringIO(), io.StringIO()
     drawing = not pictures and {"evaluate", "monitor"} & {*arguments}
     figures = blank_figures() if drawing else contextlib.nullcontext()
+    parts = few_parts() if "evaluate" in arguments and not every_part else contextlib.nullcontext()
     cells = patch.dict(reference_emos.SPEC, shared=False)
     code = 0
     try:
         os.chdir(folder)
         sys.argv = ["deepweather", *arguments]
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), figures, cells:
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), figures, parts, cells:
             deepweather.main()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
@@ -202,6 +203,13 @@ def run_command(folder: Path, *arguments: str, pictures: bool = False) -> Comman
 def command() -> Callable[..., CommandResult]:
     """The function that runs a command line in this process."""
     return run_command
+
+
+@pytest.fixture(scope="module")
+def without_figures() -> Iterator[None]:
+    """Write reports without figures, which take most of the time of a short evaluation."""
+    with no_figures():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import shlex
 import subprocess
 
 from conftest import ROOT, run_command
+from quick_report import no_figures
 
 BLOCK = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -63,7 +64,7 @@ def follow(page, folder):
 def follow_recipe(page, folder):
     """Follow a page of docs/recipes in a folder with its data; return the output by the first two words of a line.
 
-    Blocks of Python and text without a name, such as requests to a data centre, are left out.
+    Blocks of Python and text without a name, such as requests to a data centre, are left out, and figures.
     """
     outputs = {}
     for language, name, text in blocks_of(f"recipes/{page}"):
@@ -73,7 +74,8 @@ def follow_recipe(page, folder):
         elif language == "sh":
             for line in lines_of(text):
                 key = " ".join(line.split()[:2])
-                outputs[key] = outputs.get(key, "") + run_line(line, folder)
+                with no_figures():
+                    outputs[key] = outputs.get(key, "") + run_line(line, folder)
     return outputs
 
 

@@ -21,7 +21,7 @@ COMMANDS = """
 import json, runpy, sys
 import deepweather
 from data_pipeline.common import interruption
-from quick_report import blank_figures
+from quick_report import blank_figures, few_parts
 
 interruption.end_soon = sys.exit
 
@@ -36,7 +36,7 @@ def run(program, *words):
         sys.argv = list(words)
         runpy.run_path(words[0], run_name="__main__")
 
-with blank_figures():
+with blank_figures(), few_parts():
     for words in json.loads(sys.argv[1]):
         try:
             run(*words)
@@ -45,7 +45,7 @@ with blank_figures():
                 raise
 """
 """A program that runs command lines of `deepweather` and `python`: a process that imports PyTorch starts in seconds.
-Figures are blank."""
+Figures are blank, and tables have few parts."""
 PROGRAMS = ("deepweather ", "python ")
 """Commands that `COMMANDS` runs; a shell runs all others."""
 

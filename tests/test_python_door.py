@@ -15,6 +15,7 @@ import xarray as xr
 from data_pipeline.grid import Grid
 
 pytestmark = [
+    pytest.mark.usefixtures("without_figures"),
     pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:.*(no year can be held out|training starts at the raw):UserWarning"),
 ]
@@ -86,7 +87,7 @@ def project(tmp_path_factory, command):
                         "input=data/netcdf/ensemble.nc", f"output={name}.nc")  # fmt: skip
         assert ended.code == 0, ended.stderr
     scoring = ["data.split.test=[2016,2016]", "correctors={}", "references=[raw,climatology]", "run_dir=scores"]
-    ended = command(folder, "evaluate", *options, *scoring)
+    ended = command(folder, "evaluate", *options, *scoring, every_part=True)
     assert ended.code == 0, ended.stderr
     return folder
 

@@ -17,9 +17,9 @@ COMMANDS = [
 SAME = ("data.archive", "data.path", "data.split", "task")
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("moments", [False, True])
-def test_prepare_has_the_data_and_task_of_the_training(words, moments):
+@pytest.mark.parametrize("number", range(len(COMMANDS)))
+def test_prepare_has_the_data_and_task_of_the_training(number):
+    words, moments = COMMANDS[number], bool(number % 2)
     names = ["task.lead_times", *(f"data.split.{name}" for name in ("train", "val", "gap_days"))]
     trained = composed_options("train", words, [*SAME, *names])
     settings = {name: trained[name] for name in names if trained[name] is not None}

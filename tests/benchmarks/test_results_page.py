@@ -4,11 +4,9 @@ import json
 import math
 import shutil
 
-import numpy as np
 import pytest
-import torch
 
-from benchmarks.results_page import LEVERS, PARTS, ceiling, main, marks
+from benchmarks.results_page import LEVERS, PARTS, main, marks
 
 RAW, ORACLE = 0.4, 0.2
 CRPS = {
@@ -184,12 +182,3 @@ def test_parts_without_a_run_stay_as_they_are(runs, capsys):
     assert renewed.split(end)[0] == page.split(end)[0]
     assert "| U-Net | MLP |" in renewed.split(end)[1]
     assert later["twin"] == figures["twin"]
-
-
-def test_the_ceiling_is_the_score_of_the_mean_of_some_members():
-    """Draws of an oracle N(0, 1), whose CRPS is 1/√π, against the CRPS of normal forecasts around the mean of four."""
-    draws = np.random.default_rng(2).standard_normal((200_000, 5))
-    mean, sigma = draws[:, :4].mean(1), math.sqrt(1.25)
-    z = torch.from_numpy((draws[:, 4] - mean) / sigma)
-    scores = sigma * (z * torch.erf(z / math.sqrt(2)) + math.sqrt(2 / math.pi) * torch.exp(-z * z / 2) - math.pi**-0.5)
-    assert float(scores.mean()) == pytest.approx(ceiling(math.pi**-0.5, 4), rel=4e-3)

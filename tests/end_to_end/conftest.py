@@ -1,7 +1,6 @@
 """Verbs that must succeed, and verbs that must fail."""
 
 import json
-from unittest.mock import patch
 
 import pytest
 from followed_page import without_suspicion
@@ -17,13 +16,6 @@ def run_verb(command):
         return without_suspicion(ended.stdout)
 
     return run
-
-
-@pytest.fixture(scope="module")
-def without_figures():
-    """Write reports without figures, which take most of the time of a short evaluation."""
-    with patch("evaluation.report.page.draw_figures", lambda *_: {}):
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ import pytest
 import xarray as xr
 from twin_project import FORECAST, SPLIT
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 COUNT, KNOWN = 40, 30
 """Stations with observations in the test years, and those of them with observations in the training."""
 DATA = [

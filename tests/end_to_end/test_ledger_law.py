@@ -60,15 +60,21 @@ def celsius(folder):
 GAPS = {
     "a missing member": [("2t", 1, 1, 1)],
     "a missing member in the test": [("2t", 5, 2, 1)],
-    "a missing lead time": every("2t", 2, 1),
-    "a missing start of one variable": [gap for lead in range(3) for gap in every("msl", 1, lead)],
     "a missing other lead time": every("2t", 0, 0),
     "a missing analysis of one target": [("msl", 3, None, None)],
 }
 DEFECTS = {
     "none": {},
     **{name: {"gaps": gaps} for name, gaps in GAPS.items()},
-    "all gaps": {"gaps": [*chain(*GAPS.values()), ("2t", 2, None, None), ("msl", 2, None, None)]},
+    "all gaps": {
+        "gaps": [
+            *chain(*GAPS.values()),
+            ("2t", 2, None, None),
+            ("msl", 2, None, None),
+            *every("2t", 2, 1),
+            *chain(*(every("msl", 1, lead) for lead in range(3))),
+        ]
+    },
     "no analysis in the validation": {"gaps": [("2t", 5, None, None), ("msl", 5, None, None)]},
     "no analysis in the test": {"gaps": [("2t", 7, None, None), ("msl", 7, None, None)]},
     "points": {"spoil": points},

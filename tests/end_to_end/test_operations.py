@@ -14,8 +14,10 @@ from conftest import ROOT
 from correction_runs import write_members
 from grib_parts import GRID, KEYS
 
+from data_pipeline.common.identity import sha256_of
 from data_pipeline.task import Task
 from data_pipeline.writing import Encoder
+from evaluation.monitoring.verification import has_conformal_layer
 from models.corrector import Corrector
 
 MEMBERS, CYCLE = 3, "2020010112"
@@ -98,5 +100,10 @@ def test_the_second_script_scores_the_cycle(folders, corrected):
     layers = re.search(r'"conformal=\[.*?\]"', (ROOT / "docs/operations.md").read_text())[0]
     correctors = re.search(r'"corrector=\{.*?\}"', (ROOT / "docs/operations.md").read_text())[0]
     files = f'"input=[$INCOMING/{CYCLE}.sfc.grib, $INCOMING/{CYCLE}.pl.grib]" output=$OUTGOING/moved.grib'
-    moved = bash(folders, f"deepweather correct {correctors} {files} {layers}")
-    assert moved.returncode == 0, moved.stderr
+    ended = bash(folders, f"deepweather correct {correctors} {files} {layers}")
+    assert ended.returncode == 0, ended.stderr
+    moved, plain = (folders["OUTGOING"] / f"{name}.grib" for name in ("moved", CYCLE))
+    assert moved.read_bytes() != plain.read_bytes()
+    for name in TARGETS:
+        corrector = sha256_of(folders["CORRECTORS"] / f"{name}.safetensors")
+        assert [has_conformal_layer(path, corrector) for path in (moved, plain)] == [True, False]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from followed_page import blocks_of, lines_of
+from quick_report import no_figures
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,8 @@ def test_observations_of_other_stations_are_found_by_id(followed, run_verb, tmp_
         more = own.isel(station=[0]).assign_coords(station_id=("station", ["99999"], own.station_id.attrs))
         xr.concat([other, more], "station").to_netcdf(tmp_path / "analysis.nc")
     words = [*options.replace("path=.", f"path={folder}").split(), f"data.archive.analysis=[{tmp_path}/analysis.nc]"]
-    output = run_verb(tmp_path, "evaluate", *words, "references=[raw,climatology]", f"run_dir={tmp_path}/scores")
+    with no_figures():
+        output = run_verb(tmp_path, "evaluate", *words, "references=[raw,climatology]", f"run_dir={tmp_path}/scores")
     assert "found at 16 of 20 stations of the ensemble, the first without is 10000; 1 of 17 stations are not" in output
     score = json.loads((tmp_path / "scores/scores.json").read_text())["models"]["raw"]["crps"]
     assert score == pytest.approx(raw_crps(folder, slice(4, None)), rel=1e-5)
@@ -94,7 +96,8 @@ def test_new_stations_are_corrected_counted_and_scored_by_themselves(followed, r
         moved.assign_coords(lat=("station", lat, own.lat.attrs)).to_netcdf(tmp_path / f"{name}.nc")
     words = [*options.replace("path=.", f"path={tmp_path}").split(), "references=[raw]"]
     correctors = f"{{mine: {folder}/runs/emos/corrector.safetensors, mlp: {folder}/runs/mlp/corrector.safetensors}}"
-    output = run_verb(tmp_path, "evaluate", *words, f"correctors={correctors}", f"run_dir={tmp_path}/scores")
+    with no_figures():
+        output = run_verb(tmp_path, "evaluate", *words, f"correctors={correctors}", f"run_dir={tmp_path}/scores")
     for name in ("mine", "mlp"):
         assert f"{name}: 18 of 20 stations are stations of the training; 2 are new (90003, 90008)" in output
     scores = json.loads((tmp_path / "scores/scores.json").read_text())

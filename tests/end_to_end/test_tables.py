@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 LEADS = (24, 48)
 SPLIT = {"train": [2018, 2019], "val": None, "test": [2020, 2020]}
 

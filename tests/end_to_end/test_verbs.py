@@ -11,31 +11,10 @@ from conftest import ROOT
 from grib_parts import GRID, write_reduced_archive
 from twin_project import FORECAST, QUICK, SPLIT, TWIN, keys, messages
 
-from conf.sweep_runs import SweepRun, table_of_trainings
 from models.corrector import Corrector
 from models.provenance.training_dates import stated_fits
 
 pytestmark = pytest.mark.usefixtures("without_figures")
-
-
-def test_the_table_of_a_sweep_has_the_scores_of_its_runs(project, run_verb):
-    """The table of a sweep from the files of its runs, which run in this process."""
-    printed, runs = "", []
-    for model in ("raw", "climatology"):
-        folder = project / f"runs/model-{model}"
-        printed += run_verb(project, "train", *SPLIT, f"model={model}", f"run_dir={folder}")
-        runs.append(SweepRun((f"model={model}",), (), folder))
-    _, *table = table_of_trainings(runs).splitlines()
-    (own, raw), (climatology, reference) = re.findall(r"crps (\S+) in normalised units, raw ensemble ([\d.]+)", printed)
-    assert own == raw
-    # Climatology reads mean and spread only, so its raw ensemble is a normal distribution.
-    assert float(reference) == pytest.approx(float(raw), rel=0.1)
-    assert float(climatology) > float(raw)
-    assert len(re.findall("warning: the model is worse .*than the raw ensemble at 48 h", printed)) == 1
-    for line, model, crps in zip(table, ("raw", "climatology"), (own, climatology), strict=True):
-        run, option, state, loss, score, *_ = line.split()
-        assert (run, option, state, loss) == (f"model-{model}", f"model={model}", "done", "–")
-        assert float(score) == pytest.approx(float(crps), rel=1e-3)
 
 
 def test_a_run_folder_has_all_files_and_is_left_alone_by_the_same_command(project, run_verb):
@@ -122,8 +101,8 @@ def test_formulas_are_inputs_in_training_and_in_correction(project, run_verb, ru
     assert not (project / "windless.grib").exists()
 
 
-def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
-    """Only the years are replaced; the script has at most ten lines, and `evaluate` reads its corrector."""
+def test_the_training_script_in_the_docs_runs(project, monkeypatch):
+    """Only the years are replaced; the script has at most ten lines."""
     document = (ROOT / "docs/training.md").read_text()
     (script,) = re.findall(r"```python\n(.*?)```", document, re.S)
     years = "train=(1998, 2013), val=(2014, 2015), test=(2016, 2017)"
@@ -133,8 +112,6 @@ def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
     monkeypatch.chdir(project)
     exec(compile(script, "docs/training.md", "exec"), {})
     assert Corrector.load(project / "corrector.safetensors").provenance["train_dates"] == [["2010-01-01", "2014-12-31"]]
-    scoring = ["correctors={script: corrector.safetensors}", "references=[raw]", "run_dir=runs/script"]
-    run_verb(project, "evaluate", *SPLIT, *scoring)
 
 
 def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_failing_verb):

@@ -4,9 +4,7 @@ import json
 
 import pytest
 from memory_archive import MemoryArchive, evaluating, untrained_emos
-from quick_report import blank_figures
-
-from evaluation.report import page as report
+from quick_report import blank_figures, few_parts, no_figures
 
 
 @pytest.fixture
@@ -16,18 +14,18 @@ def archive():
 
 @pytest.fixture
 def deepweather(archive):
-    """Run the verb like the command line, in this process, with blank figures in the report."""
-    with evaluating(archive) as run, blank_figures():
+    """Run the verb like the command line, in this process, with blank figures in the report and few parts in tables."""
+    with evaluating(archive) as run, blank_figures(), few_parts():
         yield run
 
 
 @pytest.fixture
-def scores_of(deepweather, monkeypatch, tmp_path):
+def scores_of(deepweather, tmp_path):
     """Run the verb without figures in a folder of `tmp_path`; return the scores."""
-    monkeypatch.setattr(report, "draw_figures", lambda *_: {})
 
     def run(name, *options):
-        deepweather(tmp_path / name, *options)
+        with no_figures():
+            deepweather(tmp_path / name, *options)
         return json.loads((tmp_path / name / "scores.json").read_text())
 
     return run

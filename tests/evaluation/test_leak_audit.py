@@ -14,6 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
+from data_pipeline.split import Split
 from data_pipeline.task import Task, Variable
 from data_pipeline.variables.meaning import Meaning
 from evaluation.forecasters.corrector_checks import (
@@ -21,7 +22,8 @@ from evaluation.forecasters.corrector_checks import (
     check_meanings,
     training_members,
 )
-from evaluation.forecasters.leak_audit import nearest_day
+from evaluation.forecasters.fold_correctors import FoldCorrectors
+from evaluation.forecasters.leak_audit import audit, check_leaks, nearest_day
 from models.combine import combine
 from models.corrector import Corrector
 from models.provenance.training_dates import state_fits, state_training, stated_fits
@@ -69,7 +71,7 @@ def test_a_fit_states_the_valid_days_of_its_samples(archive, network_file):
     assert len(expected) == 20
 
 
-def test_a_leak_into_one_part_is_refused_by_its_name(network_file, refusal):
+def test_a_leak_into_one_part_is_refused_by_its_name(network_file):
     path = network_file("mlp")
     corrector = Corrector.load(path)
     parts = {
@@ -83,20 +85,17 @@ def test_a_leak_into_one_part_is_refused_by_its_name(network_file, refusal):
         corrector.provenance = deepcopy(honest)
         leak = Dates.from_json([("2014-01-07", "2014-01-07"), ("2016-02-02", "2016-02-02")])
         state_fits(corrector.provenance, {part: leak})
-        corrector.save(path)
-        assert refusal(f"correctors={{mlp: {path}}}", "references=[raw]") == (
+        with pytest.raises(InputError) as refused:
+            check_leaks(corrector, path, Dates.of_years([2016]))
+        assert str(refused.value) == (
             f"{path}: {sentence} 2016-02-02, a date of the scored split (2016); score other dates or train it without "
             "these"
         )
-
-
-def test_a_part_without_dates_is_refused(network_file, refusal):
-    path = network_file("mlp")
-    corrector = Corrector.load(path)
+    corrector.provenance = honest
     corrector.provenance["fits"][0]["parts"].remove("normalizer")
-    corrector.save(path)
-    message = refusal(f"correctors={{mlp: {path}}}", "references=[raw]")
-    assert message == (
+    with pytest.raises(InputError) as refused:
+        check_leaks(corrector, path, Dates.of_years([2016]))
+    assert str(refused.value) == (
         f"{path} does not say on which dates its normaliser was fitted, so a leak cannot be ruled out; train it again"
     )
 
@@ -141,26 +140,26 @@ def test_the_distance_to_the_scored_dates_is_reported(network_file, scores_of, c
     assert f"leak audit: {found['notes'][0]}" in capsys.readouterr().out
 
 
-def test_years_that_touch_are_named_in_the_audit(network_file, scores_of):
+def test_years_that_touch_are_named_and_gap_days_refuses_fits_on_neighbouring_dates(network_file):
     """The first forecast of 2016 is valid on 7 January."""
-    for last, named in (("2015-12-28", True), ("2015-12-27", False)):
-        near = network_file("near", checkpoint=Dates.from_json([("2015-12-01", last)]))
-        options = [f"correctors={{near: {near}}}", "references=[raw]", "data.split.gap_days=null"]
-        notes = scores_of(last, *options)["leak_audit"]["notes"]
-        assert notes == [
-            "near: its best checkpoint was chosen on a date 10 days from 2016-01-07, a scored date; neighbouring days "
-            "share weather, and data.split.gap_days=10 in training keeps such dates apart",
-        ] * named  # fmt: skip
 
+    def notes(last, gap_days=None):
+        near = Corrector.load(network_file("near", checkpoint=Dates.from_json([("2015-12-01", last)])))
+        split = Split([2014, 2014], [2015, 2015], [2016, 2016], gap_days=gap_days)
+        valid = np.array(["2016-01-07", "2016-01-25"], "datetime64[s]")
+        return audit({"near": FoldCorrectors.of([near])}, valid, [48], split)["notes"]
 
-def test_gap_days_refuses_fits_on_neighbouring_dates(network_file, refusal, scores_of):
-    near = network_file("near", checkpoint=Dates.from_json([("2015-12-01", "2015-12-31")]))
-    options = [f"correctors={{near: {near}}}", "references=[raw]"]
-    assert refusal(*options, "data.split.gap_days=7") == (
+    assert notes("2015-12-28") == [
+        "near: its best checkpoint was chosen on a date 10 days from 2016-01-07, a scored date; neighbouring days "
+        "share weather, and data.split.gap_days=10 in training keeps such dates apart",
+    ]  # fmt: skip
+    assert notes("2015-12-27") == notes("2015-12-31", 6) == []
+    with pytest.raises(InputError) as refused:
+        notes("2015-12-31", 7)
+    assert str(refused.value) == (
         "near: its best checkpoint was chosen on a date 7 days from 2016-01-07, a scored date, and "
         "data.split.gap_days=7 asks for more; train it with this option"
     )
-    scores_of("run", *options, "data.split.gap_days=6")
 
 
 def test_the_nearest_day_equals_that_of_all_pairs():

@@ -135,9 +135,9 @@ def test_a_model_that_improves_with_more_members_passes(scores):
     assert scores["models"]["normal"]["gate"]["holds"] is True
 
 
-@pytest.mark.parametrize("size", [5, 20])
-def test_a_member_count_equals_an_archive_of_so_many_members(scores, size):
+def test_a_member_count_equals_an_archive_of_so_many_members(scores):
     """Scores of forecasts, and of the members that are written."""
+    size = 5
     board = score_models(MODELS, Draws(size), REGIONS, options=ScoringOptions(written={"normal"}))
     alone = scores_of(board, 0)["models"]
     beside, minus = (

@@ -15,6 +15,7 @@ from evaluation.forecasters.persistence import Persistence
 from models import reference_emos
 from models.distribution import ByTarget, CensoredNormal, Normal
 from models.parallel.domain import Domain
+from models.parallel.mesh import Mesh
 
 AREA = np.broadcast_to(GRID.weights[:, None], GRID.shape)
 
@@ -55,28 +56,29 @@ def test_emos_without_a_corrector_equals_a_trained_one(archive, scores_of, tmp_p
     assert "emos" in own["leak_audit"]["models"]
 
 
-def test_emos_is_fitted_once_for_the_same_data_and_dates(archive, scores_of, capsys, tmp_path):
-    def run(name, *options):
-        crps = scores_of(name, "references=[raw,emos]", *options)["models"]["emos"]["crps"]
-        return crps, capsys.readouterr().out
+def test_emos_is_fitted_once_for_the_same_data_and_dates(archive, capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(reference_emos.SPEC, "shared", False)
 
-    first, out = run("first")
+    def fitted(year=2014):
+        dates = Dates.of_years([year])
+        corrector = reference_emos.fit_emos(archive, TASK, dates, None, Domain.of(GRID), Mesh.single(), 10)
+        return corrector.model.coefficients, capsys.readouterr().out
+
+    first, out = fitted()
     assert "fitting emos on the training dates, about" in out
-    again, out = run("again", "batch_size=3")
+    again, out = fitted()
     (file,) = (tmp_path / "cache/emos").iterdir()
-    assert f"emos was fitted on the training dates before, and is read from {file}" in out
-    assert "fitting emos" not in out
+    assert out == f"emos was fitted on the training dates before, and is read from {file}\n"
     file.write_bytes(b"damaged")
-    damaged, out = run("damaged", "batch_size=4")
+    damaged, out = fitted()
     assert "fitting emos" in out
-    assert again == pytest.approx(first, rel=1e-6)
-    assert damaged == pytest.approx(first, rel=1e-6)
-    archive.raw = archive.raw + np.linspace(0, 3, 60)[:, None, None, None, None]
+    assert torch.equal(again, first)
+    assert torch.equal(damaged, first)
+    other, out = fitted(2015)
     archive.fingerprint = "other"
-    other, out = run("other")
-    assert "fitting emos" in out
-    assert len(list((tmp_path / "cache/emos").iterdir())) == 2
-    assert other > 1.1 * first
+    assert "fitting emos" in out + fitted()[1]
+    assert len(list((tmp_path / "cache/emos").iterdir())) == 3
+    assert not torch.allclose(other, first, rtol=0.01)
 
 
 def test_a_fit_that_takes_too_long_is_left_out(scores_of, monkeypatch, capsys):
@@ -144,20 +146,6 @@ def test_persistence_is_a_normal_distribution_around_the_analysis_at_the_start(a
     assert scores["models"]["persistence"]["bias"] == pytest.approx(error, rel=1e-4)
 
 
-def test_starts_without_an_analysis_are_left_out_of_persistence_and_counted(archive, scores_of, emos):
-    options = f"correctors={{emos: {emos}}}", "references=[raw,persistence]"
-    complete = scores_of("complete", *options, "member_counts=[3,5]")
-    assert complete["models"]["persistence"]["gate"] == {"claimed": True, "base": 5, "holds": True, "faults": []}
-    archive.without = [45, 52]
-    scores = scores_of("gaps", *options, "batch_size=4")
-    assert scores["left_out"]["forecasts_without_value"] == {"persistence": 2}
-    (warning,) = scores["warnings"]
-    assert warning.startswith("persistence has no value in 2 of 20 forecasts: its own scores")
-    for name in ("raw", "emos"):
-        assert scores["models"][name]["crps"] == pytest.approx(complete["models"][name]["crps"], rel=1e-6)
-    assert scores["models"]["persistence"]["crps"] != complete["models"]["persistence"]["crps"]
-
-
 def batch_of(archive, rows, targets=1):
     """A batch of starts of the archive, of which persistence reads the times alone."""
     times = torch.from_numpy(archive.starts[rows].astype("datetime64[s]").astype(int))
@@ -183,14 +171,18 @@ def test_persistence_of_rain_has_no_probability_below_zero(archive):
     torch.testing.assert_close(both.mean, torch.cat([rain.mean, warm.mean], 1))
 
 
-def test_folds_have_spreads_of_their_own(archive):
+def test_folds_have_spreads_of_their_own_and_a_start_without_an_analysis_has_no_value(archive):
     """The spread of each fold comes from pairs of which both analyses are on its training dates."""
+    archive.without = [46]
     years = [(Dates.of_years([kept, 2015]), Dates.of_years([lost])) for kept, lost in ((2014, 2016), (2016, 2014))]
     made = Persistence.fit(lambda _: archive, TASK, Dates.of_years([2014, 2016]), years, Domain.of(GRID))
     year = archive.starts.astype("datetime64[Y]").astype(int) + 1970
     squared = (archive.truth[:, 1] - archive.before) ** 2
     for spread, held_out in zip(made.spreads, (2016, 2014), strict=True):
-        expected = np.sqrt(squared[year != held_out].mean(0))
+        known = (year != held_out) & (np.arange(60) != 46)
+        expected = np.sqrt(squared[known].mean(0))
         np.testing.assert_allclose(spread[0, 0].numpy(), expected, rtol=1e-4)
-    found = made(batch_of(archive, [3, 45])).sigma
-    torch.testing.assert_close(found, torch.stack([made.spreads[1][0], made.spreads[0][0]]))
+    found = made(batch_of(archive, [3, 45, 46]))
+    torch.testing.assert_close(found.sigma[:2], torch.stack([made.spreads[1][0], made.spreads[0][0]]))
+    np.testing.assert_allclose(found.mu[:2, 0], archive.before[[3, 45]], rtol=1e-6)
+    assert found.mu[2].isnan().all()

@@ -57,20 +57,3 @@ def test_the_rain_of_a_day_is_corrected_in_the_units_of_the_archive(project):
     raw = np.mean([WEATHER.rain_of_member(TODAY, 6, 30, number) for number in range(4)])
     assert abs(np.mean([field.values for field in found]) - truth.mean()) < 0.3 * (raw - truth.mean())
     assert min(field.values.min() for field in found) >= 0
-
-
-def test_two_centres_in_one_archive_are_refused(project, command):
-    folder, _ = project
-    other = folder / "two"
-    other.mkdir()
-    start = monthly(2018, 2018)[0] + np.timedelta64(12, "h")
-    for centre in ("ecmf", "kwbc"):
-        parts = [rain(start, number, lead, centre) for number in range(3) for lead in (6, 30)]
-        (other / f"{centre}.grib2").write_bytes(b"".join(parts))
-    options = ["--config-dir", "mine", "data=tigge", "task=tigge", "model=emos", "run_dir=runs/two"]
-    ended = command(folder, "train", *options, "data.archive.ensemble=[two/*.grib2]")
-    assert ended.code == 2
-    (line,) = ended.stderr.splitlines()
-    assert "ecmf.grib2" in line
-    assert "kwbc.grib2" in line
-    assert "both hold tp for the same time and member" in line

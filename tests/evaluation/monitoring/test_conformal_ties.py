@@ -80,7 +80,7 @@ def cycled(predict, bias, spread, location=-1.2, applied=True, step=0.1, count=1
 
 @pytest.mark.parametrize(
     ("predict", "location", "applied"),
-    [(Clipped, -1.2, True), (Clipped, -1.2, False), (members, -1.2, True), (Clipped, 2, True), (members, -9, False)],
+    [(Clipped, -1.2, False), (members, -1.2, True), (Clipped, 2, True), (members, -9, False)],
 )
 def test_a_calibrated_forecast_stays_as_it_is(predict, location, applied):
     """Also where three of four analyses are dry, or all of them."""
@@ -89,9 +89,7 @@ def test_a_calibrated_forecast_stays_as_it_is(predict, location, applied):
     assert after == pytest.approx(before, rel=0.005, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("bias", "spread", "applied"), [(0.5, 1, True), (-0.5, 1, False), (0, 0.5, True), (0, 2, False)]
-)
+@pytest.mark.parametrize(("bias", "spread", "applied"), [(-0.5, 1, False), (0, 0.5, True)])
 def test_the_layer_repairs_bias_and_spread(bias, spread, applied):
     before, after, pit, _ = cycled(Clipped, bias, spread, applied=applied, step=0.2)
     best, *_ = cycled(Clipped, 0, 1)

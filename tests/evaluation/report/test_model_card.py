@@ -41,9 +41,3 @@ def test_facts_are_those_of_the_file_and_scores_those_of_the_evaluation(emos, sc
         shown = re.match(r"[\d.]+", found[name]["fair CRPS"])[0]
         assert shown == f"{model['crps_fair']:.{len(shown.partition('.')[2])}f}"
     assert f"{scores['n_dates']} starts" in text
-
-
-def test_references_alone_have_no_card(scores_of, tmp_path):
-    scores_of("run", "references=[raw,climatology]")
-    assert (tmp_path / "run/report.html").exists()
-    assert not (tmp_path / "run/model_card.md").exists()

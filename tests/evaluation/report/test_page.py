@@ -123,12 +123,6 @@ def test_sections_without_oracle_land_or_correctors_are_left_out(scores, fields)
         assert absent not in text
 
 
-def test_every_corrected_model_and_a_shown_climatology_have_a_map(scores, fields):
-    scores["best"]["model"] = "climatology"
-    found = draw_figures(make_target(scores, fields))
-    assert len(found["improvement"].panels) + len(found["improvement_others"].panels) == len(scores["models"]) - 1
-
-
 def with_sizes(scores):
     """Every model with 5, 10 and 20 members; the shown model makes a false claim."""
     for name, model in scores["models"].items():

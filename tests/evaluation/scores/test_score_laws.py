@@ -1,6 +1,7 @@
 """Laws of every score: changes of units, values turned round, the order of members, and cells without climatology."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -46,6 +47,13 @@ def turned(threshold, factor, shift):
     return Threshold(side, factor * threshold.value + shift)
 
 
+@cache
+def scores_before(kind):
+    """Every score of a case that has not been moved."""
+    case = moved(kind)
+    return {name: np.asarray(score_of(name, case)) for name in all_scores()}
+
+
 def test_no_score_has_the_name_of_another_key_of_a_model_in_scores_json():
     """docs/scores.md: a score stands under its own name."""
     taken = {"ci95", "skill", "ci95_skill", "crps_fair_valid", "diagrams", "members", "runs", "by", "gate", "fewer"}
@@ -53,12 +61,12 @@ def test_no_score_has_the_name_of_another_key_of_a_model_in_scores_json():
 
 
 @pytest.mark.parametrize("kind", ["members", "normal", "both"])
-@pytest.mark.parametrize(("factor", "shift"), [(1.0, 5.0), (2.5, 0.0), (-1.0, 0.0)])
+@pytest.mark.parametrize(("factor", "shift"), [(2.5, 5.0), (-1.0, 0.0)])
 def test_scores_follow_a_change_of_units(kind, factor, shift):
     """Scores in the units of the target are multiplied; a turn changes the sign of the bias and the order of tails."""
-    before, after = moved(kind), moved(kind, factor, shift)
+    after = moved(kind, factor, shift)
     for name, score in all_scores().items():
-        expected = np.asarray(score_of(name, before))
+        expected = scores_before(kind)[name]
         if score.units == "target":
             expected = abs(factor) * expected
         if name == "log_score":
@@ -69,9 +77,9 @@ def test_scores_follow_a_change_of_units(kind, factor, shift):
 
 
 def test_the_order_of_members_does_not_matter():
-    before, after = moved("members"), moved("members", order=[4, 0, 6, 2, 1, 5, 3])
-    for name in all_scores():
-        np.testing.assert_allclose(score_of(name, after), score_of(name, before), rtol=1e-9, atol=1e-12, err_msg=name)
+    after = moved("members", order=[4, 0, 6, 2, 1, 5, 3])
+    for name, before in scores_before("members").items():
+        np.testing.assert_allclose(score_of(name, after), before, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 def test_cells_without_climatology_do_not_count():

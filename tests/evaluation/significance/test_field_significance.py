@@ -86,8 +86,7 @@ MAPS = {
 }
 
 
-@pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("share", [0.0, 0.3])
+@pytest.mark.parametrize(("name", "share"), [*((name, 0.0) for name in MAPS), ("two memories", 0.3)])
 def test_at_most_5_percent_of_the_discoveries_are_false(name, share):
     """On maps without any true difference, and on maps with differences in 30 % of the cells."""
     (days, memory, cells), truth, trials = MAPS[name], np.zeros(SHAPE), 100

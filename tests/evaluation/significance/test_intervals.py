@@ -22,53 +22,11 @@ def paired_starts(count):
     return np.sort(np.concatenate([np.arange(count) * 60, np.arange(count) * 60 + 3.5])) * DAY
 
 
-MONDAYS_AND_THURSDAYS = DAY * np.cumsum(np.where(np.arange(64) % 2, 3, 4))
-WINTERS = DAY * (365 * np.arange(6)[:, None] + np.arange(20)).ravel()
 APART = 60 * DAY * np.arange(40)
 
 
 def mean_of(values):
     return WeightedMean(np.asarray(values, float), np.ones((len(values), 1) if np.ndim(values) > 1 else len(values)))
-
-
-def chains(seed, count, times, correlation, usual):
-    """Normal series whose correlation decays with time: `correlation` after `usual` days."""
-    rng = np.random.default_rng(seed)
-    series = rng.normal(size=(len(times), count))
-    for k, gap in enumerate(np.diff(times), 1):
-        step = correlation ** (gap / (usual * DAY))
-        series[k] = step * series[k - 1] + np.sqrt(1 - step**2) * series[k]
-    return series
-
-
-def coverage(times, series, weight):
-    """The share of the series whose interval contains their true mean, 0."""
-    mean = WeightedMean(series * weight[:, None], weight[:, None])
-    found = [estimate.interval for estimate in estimates(np.asarray, [mean], times)]
-    return np.mean([low <= 0 <= high for low, high in found])
-
-
-SERIES = {
-    "independent": (regular_starts(3.5, 32), 3.5, 0.0),
-    "few": (regular_starts(3.5, 32), 3.5, 0.6),
-    "two thirds of a year": (regular_starts(3.5, 105), 3.5, 0.8),
-    "two years": (regular_starts(3.5, 210), 3.5, 0.9),
-    "Mondays and Thursdays": (MONDAYS_AND_THURSDAYS, 3.5, 0.5),
-    "winters": (WINTERS, 1, 0.8),
-    "pairs": (paired_starts(16), 3.5, 0.8),
-    "a long memory at 10.5 days": (regular_starts(10.5, 70), 20, np.exp(-1)),
-    "a long memory at 30 days": (regular_starts(30, 40), 20, np.exp(-1)),
-}
-
-
-@pytest.mark.parametrize("name", SERIES)
-def test_95_percent_intervals_contain_the_truth_in_95_percent_of_cases(name):
-    """4000 trials have a standard error of 0.34 %. Without any one of its corrections the method fails a case."""
-    times, usual, correlation = SERIES[name]
-    series = chains(1, 4000, times, correlation, usual)
-    assert 0.94 <= coverage(times, series, np.ones(len(times))) <= 0.97
-    uneven = np.where(np.random.default_rng(2).random(len(times)) < 0.3, 0.2, 1.0)
-    assert 0.94 <= coverage(times, series, uneven) <= 0.975
 
 
 def test_starts_far_apart_get_the_t_test():
@@ -209,16 +167,6 @@ def test_all_averages_of_a_model_are_of_the_same_run():
     assert variance == pytest.approx(0, abs=1e-20)
     other = RunMean.over("other", [mean_of(run) for run in runs])
     assert [len(found) for found in run_variances(np.divide, [numerator, other])] == [2, 2]
-
-
-@pytest.mark.parametrize(("runs", "seeds"), [(3, 0.0), (3, 0.3), (5, 0.3), (5, 1.0)])
-def test_intervals_contain_the_mean_over_dates_and_seeds(runs, seeds):
-    """Without the seeds' variance, 60 to 90 % of the intervals would."""
-    found = simulate(np.random.default_rng(1), runs, seeds, 0.5, trials=3000)
-    intervals = [
-        one.interval for one in estimates(np.asarray, [RunMean.over("net", [mean_of(f) for f in found])], APART)
-    ]
-    assert 0.94 <= np.mean([low <= 0 <= high for low, high in intervals]) <= 0.98
 
 
 def test_an_index_applies_to_all_runs():
