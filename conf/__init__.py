@@ -139,8 +139,8 @@ def check_words(name: str, words: Sequence[str]) -> None:
     full = _full_words(words)
     if has_groups(name):
         with package(f"deepweather {name}", "train"):
-            from conf.hydra_command import checked
-        checked(name, full)
+            from conf.hydra_command import composed_once
+        composed_once(name, full)
     else:
         with suppress(NeedsHydraError):
             read_options(name, full)

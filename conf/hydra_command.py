@@ -26,8 +26,8 @@ from conf.hydra_sweep import register
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.packages import conf_folders
 
-_checked: dict[tuple[str, ...], DictConfig] = {}
-"""The options that `checked` has composed and no run has used yet, by verb and words."""
+_composed: dict[tuple[str, ...], DictConfig] = {}
+"""The options that `composed_once` has composed and no run has used yet, by verb and words."""
 
 
 class Packages(SearchPathPlugin):
@@ -68,8 +68,8 @@ def run(name: str, function: Callable[[DictConfig], None]) -> None:
             hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
             return
         # A plain run: `hydra.main` would compose the options twice, which takes a second.
-        before, cfg = HydraConfig.instance().cfg, checked(name, sys.argv[1:])
-        _checked.clear()
+        before, cfg = HydraConfig.instance().cfg, composed_once(name, sys.argv[1:])
+        _composed.clear()
         HydraConfig.instance().set_config(cfg)
         try:
             with open_dict(cfg):
@@ -103,11 +103,11 @@ def shared_words(groups: Sequence[str], settings: Mapping[str, int | str | Seque
     return [*(f"{group}={chosen[group]}" for group in groups), *changes]
 
 
-def checked(name: str, words: Sequence[str]) -> DictConfig:
+def composed_once(name: str, words: Sequence[str]) -> DictConfig:
     """Return the options of a verb with those of Hydra, composed before or now: at most once in a command."""
-    if (key := (name, *words)) not in _checked:
-        _checked[key] = composed(name, words, return_hydra_config=True)
-    return _checked[key]
+    if (key := (name, *words)) not in _composed:
+        _composed[key] = composed(name, words, return_hydra_config=True)
+    return _composed[key]
 
 
 def composed(name: str, words: Sequence[str], **options: Any) -> DictConfig:
