@@ -241,20 +241,25 @@ def has_conformal_layer(path: Path, corrector: str) -> bool:
 
 
 def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
-    """Raise `InputError` if another corrector has written the file; add a note if no record beside the file says so."""
+    """Raise `InputError` if another corrector has written the file; note a missing record, and forecasts by fallbacks."""
     beside = sidecar_path(path)
     try:
-        hashes = {one["sha256"] for one in json.loads(beside.read_text("utf-8"))["correctors"]}
+        record = json.loads(beside.read_text("utf-8"))
+        hashes = {one["sha256"] for one in record["correctors"]}
+        methods = record.get("counts", {}).get("forecasts", {})
+        others = [f"{count} by on_problem={name}" for name, count in methods.items() if name != "corrector"]
     except FileNotFoundError:
         notes.append(f"{path} has no {path.name}.json beside it: which corrector wrote it is not known")
         return
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{beside} is damaged ({error}); remove it, or correct the forecast again") from None
     if corrector not in (*hashes, EVERY_CORRECTOR):
         raise InputError(
             f"{path} was written by another corrector (its sidecar has not the SHA-256 {corrector[:12]}…); name files "
             "of this corrector, or set retrained=true in a new run_dir"
         )
+    if others:
+        notes.append(f"{path} has forecasts of a fallback, {' and '.join(others)}; they are scored as they were issued")
 
 
 _Place = tuple[str, int, str]

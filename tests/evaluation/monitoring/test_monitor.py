@@ -142,9 +142,12 @@ def test_a_file_of_another_corrector_is_refused(monitor, files):
         ended = monitor("marked.nc", "analyses.nc")
         assert ended.code == 2
         assert sentence in ended.stderr
-    (files / "marked.nc.json").write_text(json.dumps({"correctors": [{"sha256": "00"}, {"sha256": own}]}))
+    counts = {"forecasts": {"corrector": 37, "raw": 2, "emos": 1}}
+    record = {"correctors": [{"sha256": "00"}, {"sha256": own}], "counts": counts}
+    (files / "marked.nc.json").write_text(json.dumps(record))
     ended = monitor("marked.nc", "analyses.nc")
     assert ended.code == 0, ended.stderr
+    assert "has forecasts of a fallback, 2 by on_problem=raw and 1 by on_problem=emos" in ended.stdout
     assert "which corrector wrote it is not known" not in ended.stdout
 
 
