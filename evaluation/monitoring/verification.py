@@ -241,7 +241,7 @@ def has_conformal_layer(path: Path, corrector: str) -> bool:
 
 
 def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
-    """Raise `InputError` if another corrector has written the file; note a missing record, and forecasts by fallbacks."""
+    """Raise `InputError` for a file of another corrector; note a missing record, and forecasts of a fallback."""
     beside = sidecar_path(path)
     try:
         record = json.loads(beside.read_text("utf-8"))

@@ -1,5 +1,6 @@
 """docs/recipes/suites.md in real workflow managers: the training is killed once, and the forecast lacks members."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -80,19 +81,26 @@ def check_night(work):
     assert len(json.loads((work / "monitor/state.json").read_text())["verified"]) == 1
 
 
+def free_port():
+    """A free port; ecFlow takes none of the dynamic ports, which the system would choose."""
+    for port in range(20_000 + os.getpid() % 10_000, 49_152):
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("localhost", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 def test_ecflow(work, monkeypatch):
     if not shutil.which("ecflow_server"):
         skip("there is no ecFlow; Debian: apt-get install ecflow-server ecflow-client")
     replace(work / "suite/night.def", "    time 05:30\n", "")
     replace(work / "suite/night.def", "20301231", NIGHT.replace("-", ""))
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    for name, value in {"ECF_HOME": work, "ECF_HOST": "localhost", "ECF_PORT": port}.items():
+    for name, value in {"ECF_HOME": work, "ECF_HOST": "localhost", "ECF_PORT": free_port()}.items():
         monkeypatch.setenv(name, str(value))
     server = subprocess.Popen(["ecflow_server", "--ecfinterval", "1"], stdout=subprocess.DEVNULL)
     try:
-        assert eventually(lambda: run("ecflow_client", "--ping").returncode == 0)
+        assert eventually(lambda: server.poll() is not None or run("ecflow_client", "--ping").returncode == 0)
+        assert server.poll() is None, "\n".join(path.read_text() for path in work.glob("*.ecf.log"))
         assert run("bash", "suite/load.sh", cwd=work).returncode == 0
         ended = "suite night # begun:1 state:complete", "try:2 state:aborted"
         assert eventually(lambda: any(state in run("ecflow_client", "--get_state=/night").stdout for state in ended))
