@@ -67,7 +67,7 @@ def run(name: str, function: Callable[[DictConfig], None]) -> None:
         if any(re.match(r"-|[+~]*hydra[./]", word) for word in sys.argv[1:]):
             hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
             return
-        # A plain run: `hydra.main` would compose the options twice, which takes a second.
+        # A run without flags: `hydra.main` would compose the options twice more.
         before, cfg = HydraConfig.instance().cfg, composed_once(name, sys.argv[1:])
         _composed.clear()
         HydraConfig.instance().set_config(cfg)

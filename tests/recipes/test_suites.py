@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from nightly_archive import forecast, write_archive
-from required import skip
 from waiting import eventually
 
 from data_pipeline.formats.open import open_ensemble
@@ -92,7 +91,7 @@ def free_port():
 
 def test_ecflow(work, monkeypatch):
     if not shutil.which("ecflow_server"):
-        skip("there is no ecFlow; Debian: apt-get install ecflow-server ecflow-client")
+        pytest.skip("there is no ecFlow; Debian: apt-get install ecflow-server ecflow-client")
     replace(work / "suite/night.def", "    time 05:30\n", "")
     replace(work / "suite/night.def", "20301231", NIGHT.replace("-", ""))
     for name, value in {"ECF_HOME": work, "ECF_HOST": "localhost", "ECF_PORT": free_port()}.items():
