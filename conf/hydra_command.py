@@ -104,7 +104,7 @@ def shared_words(groups: Sequence[str], settings: Mapping[str, int | str | Seque
 
 
 def composed_once(name: str, words: Sequence[str]) -> DictConfig:
-    """Return the options of a verb with those of Hydra, composed before or now: at most once in a command."""
+    """Return all options of a verb, also Hydra's own. A command composes its options once, to check its words."""
     if (key := (name, *words)) not in _composed:
         _composed[key] = composed(name, words, return_hydra_config=True)
     return _composed[key]

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from omegaconf import DictConfig
 
-from conf import plain, verb
+from conf import is_chosen, plain, verb
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
@@ -32,6 +32,8 @@ from models.engines.onnx_file import read_exported
 from models.engines.torch_engine import TorchEngine
 from models.members.options import QUANTILE_LEVELS
 
+LAYER_OPTIONS = ("conformal_interval", "conformal_step")
+"""Options of the conformal layer alone."""
 NAMED = 5
 """Most forecasts that a line names."""
 
@@ -42,6 +44,8 @@ def main(cfg: DictConfig) -> list[str]:
     options = plain(cfg)
     reference = check_reference(options["reference"])
     check_boolean("retrained", options["retrained"])
+    if options["retrained"] and (idle := [name for name in LAYER_OPTIONS if is_chosen(name)]):
+        raise InputError(f"{idle[0]} has no effect with retrained=true, which has no conformal layer; remove it")
     check_integer("false_alarm_days", options["false_alarm_days"], 1, 100_000)
     check_choice("quantile_levels", options["quantile_levels"], QUANTILE_LEVELS)
     check_choice("truth_checks", options["truth_checks"], get_args(TruthChecks))

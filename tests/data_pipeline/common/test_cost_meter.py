@@ -1,4 +1,4 @@
-"""Counters of energy, in folders like those of Linux and with a stand-in for NVML, and the meter of a run."""
+"""The meter of a run, and its counters of energy: files like those of Linux, and a stand-in for NVML."""
 
 import os
 import subprocess

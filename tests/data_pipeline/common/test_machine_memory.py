@@ -89,7 +89,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc's malloc has these parameters")
 def test_the_next_arrays_of_the_same_size_cost_no_new_pages():
-    """Counted by the operating system; six arrays are freed together, as those of a network are.
+    """The operating system counts the memory; six arrays are freed together, as a network frees its arrays.
 
     16 MB of at most 32, and 40 MB, which is more than glibc keeps by itself.
     """

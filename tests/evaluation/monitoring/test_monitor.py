@@ -164,6 +164,8 @@ def test_nightly_trainings_share_the_charts_and_have_no_layer(monitor, files, tm
     assert not (tmp_path / "run/conformal.json").exists()
     assert "Conformal layer" not in (tmp_path / "run/monitor.html").read_text()
     assert "was made with another corrector" in monitor("night2.nc", "analyses.nc").stderr
+    idle = monitor("night2.nc", "analyses.nc", "retrained=true", "conformal_step=0.2")
+    assert "conformal_step has no effect with retrained=true" in idle.stderr
 
 
 def test_shares_of_a_file_with_the_layer_are_those_of_its_members(calm, files, command, tmp_path):

@@ -1,4 +1,4 @@
-"""Moments from packed values equal those of the members as `read` returns them, bit for bit; what samples read."""
+"""Moments of packed values equal, bit for bit, the moments of the members that `read` returns; samples read them."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

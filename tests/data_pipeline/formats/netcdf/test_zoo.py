@@ -67,7 +67,7 @@ OPENED = [(name, opener) for name, refusals in REFUSED.items() for opener in OPE
 
 @pytest.mark.parametrize(("name", "opener"), [pair for pair in OPENED if pair[0].startswith(IMPROVER)])
 def test_projected_grids_open_as_points(samples, name, opener):
-    """Row by row from the south-west; `test_projection.py` compares positions with those of PROJ."""
+    """Values begin in the south-west and follow row by row; `test_projection.py` compares positions with PROJ."""
     dataset = OPENERS[opener](samples / name).load()
     with netCDF4.Dataset(samples / name) as file:
         own = next(n for n in ("air_temperature", "land_binary_mask") if n in file.variables)
