@@ -429,6 +429,8 @@ def narrow(sample: Sample, task: Task, to: Task) -> Sample:
 def needed_task(spec: dict[str, Any], task: Task) -> Task:
     """Return the part of a task that the model of `spec` reads: all of it, or only targets, perhaps with groups."""
     claims = protocol.claims(model_class(spec.get("_target_")))
+    if not claims.reads_memberships:
+        task = replace(task, formulas=tuple(one for one in task.formulas if one not in task.memberships))
     if not claims.targets_only:
         return task
     means = tuple(task.formulas[k - len(task.channels)] for channels in task.group_means for k in channels)

@@ -22,9 +22,10 @@ from data_pipeline.variables.variable import Channel, Variable
 
 WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed", "geopotential_tendency")
 """Operations on both components of the wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""
-GROUP_OPERATIONS = GROUP_MEAN, GROUP_SPREAD = "group_mean", "group_spread"
+GROUP_OPERATIONS = GROUP_MEAN, GROUP_SPREAD, IN_GROUP = "group_mean", "group_spread", "in_group"
 LAGGED_OPERATIONS = LAGGED_MEAN, LAGGED_SPREAD = "lagged_mean", "lagged_spread"
-"""Operations on a group of members, or on all members of an earlier start: all members have the same value."""
+"""Operations on a group of members, or on all members of an earlier start. All members have the same value, but for
+`in_group`: 1 for the members of the group, 0 for all others."""
 MEANS_OF_GROUPS, SPREADS_OF_GROUPS = (GROUP_MEAN, LAGGED_MEAN), (GROUP_SPREAD, LAGGED_SPREAD)
 WHOLE_GLOBE = 1_000_000
 """Reach of operations whose values depend on all rows: more rows than any grid has."""
@@ -390,6 +391,7 @@ FORMULA_OPERATIONS = {
     "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),
     GROUP_MEAN: FormulaOperation("group_mean(2t, 1, 50)", _grouped, _times("")),
     GROUP_SPREAD: FormulaOperation("group_spread(2t, 1, 50)", _grouped, _times(""), parity=0),
+    IN_GROUP: FormulaOperation("in_group(2t, 1, 50)", _grouped, lambda *_: "1", parity=0),
     LAGGED_MEAN: FormulaOperation("lagged_mean(2t, 24)", _lagged, _times("")),
     LAGGED_SPREAD: FormulaOperation("lagged_spread(2t, 24)", _lagged, _times(""), parity=0),
     "lagrangian_change": FormulaOperation("lagrangian_change(t@850, 24)", _followed, _of_parcel, WHOLE_GLOBE),

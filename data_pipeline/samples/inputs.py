@@ -13,7 +13,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
-from data_pipeline.formulas.formula import Formula
+from data_pipeline.formulas.formula import IN_GROUP, Formula
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid, unit_vectors
 from data_pipeline.grids.grid_coordinates import static_on
@@ -29,7 +29,7 @@ from data_pipeline.protocols import (
     Window,
 )
 from data_pipeline.regridding.regridded_reader import RegriddedReader, on_forecasts_grid
-from data_pipeline.samples.group_fields import group_fields
+from data_pipeline.samples.group_fields import group_fields, group_members, membership_fields
 from data_pipeline.samples.pseudo_members import read_moments
 from data_pipeline.task import POSITION, Channel, Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, check_targets
@@ -129,13 +129,18 @@ def _with_groups(base: Fields, source: FieldSource, earlier: FieldSource, own: T
     leads, everyone = tuple(range(len(task.lead_times))), tuple(range(len(base.numbers)))
     groups = [ChannelGroup(own.channels, base, leads, everyone)]
     formulas = task.formulas[len(own.formulas) :]
-    for (leaf, lag), same in groupby(formulas, lambda formula: (formula.leaves[0], formula.lag)):
-        members = (earlier if lag else source).ensemble_fields(
-            [leaf.variable], [lead + lag for lead in task.lead_times]
-        )
-        found = group_fields(members, tuple(same))
+    first = base.groups[0].fields if isinstance(base, InputFields) else base
+    for (leaf, lag, membership), same in groupby(
+        formulas, lambda one: (one.leaves[0], one.lag, one if one.operation == IN_GROUP else None)
+    ):
+        if membership:
+            found, members = membership_fields(first, membership), group_members(base, membership)
+        else:
+            lead_times = [lead + lag for lead in task.lead_times]
+            read = (earlier if lag else source).ensemble_fields([leaf.variable], lead_times)
+            found, members = group_fields(read, tuple(same)), (0,) * len(everyone)
         channels = tuple(Channel(variable) for variable in found.variables)
-        groups.append(ChannelGroup(channels, found, leads, (0,) * len(everyone), derived=not lag))
+        groups.append(ChannelGroup(channels, found, leads, members, derived=not lag))
     joined = _of_groups(task, groups)
     return replace(joined, groups=(*base.groups, *joined.groups[1:])) if isinstance(base, InputFields) else joined
 
