@@ -7,7 +7,6 @@ in memory.
 
 from __future__ import annotations
 
-import threading
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from dask.utils import SerializableLock
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
@@ -245,22 +245,16 @@ def _warn_of_unchanged(forecasts: StandardDataset, task: Task, leads: tuple[int,
 
 @dataclass(frozen=True, eq=False)
 class _DatasetCorrection:
-    """Corrects single forecasts with fixed options. A copy in another process gets a new lock."""
+    """Corrects single forecasts with fixed options."""
 
     engine: Engine
     options: CorrectionOptions
     guard: Guard
     past: Past | None = None
     products: tuple[Product, ...] = ()
-    lock: Any = field(default_factory=threading.Lock)
+    lock: SerializableLock = field(default_factory=SerializableLock)
     """Only one thread uses the model at a time: models are not thread-safe, and each uses all processors."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, lock=threading.Lock())
 
     def __dask_tokenize__(self) -> str:
         return self.token

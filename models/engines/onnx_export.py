@@ -12,7 +12,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,6 @@ class Equality:
     largest_difference: dict[str, float]
     share_of_tolerance: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -148,7 +144,7 @@ def export(path: Path, output: Path) -> Equality:
     }
     content = _with_metadata(path, model, {DESCRIPTION: description, DETAILS: json.dumps(details)})
     equality = compare(path, corrector, OnnxModel.of(content, details, corrector.task.target_channels))
-    details["equality"] = equality.to_json()
+    details["equality"] = asdict(equality)
     content = _with_metadata(path, model, {DESCRIPTION: description, DETAILS: json.dumps(details)})
     with atomic_write(output) as part:
         part.write(content)

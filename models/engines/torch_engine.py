@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.common.checks import check_choice
 from data_pipeline.common.identity import sha256_of
 from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
@@ -62,7 +61,6 @@ class TorchEngine:
     @classmethod
     def of(cls, corrector: Corrector, device: str) -> TorchEngine:
         """Return the engine of a corrector on a device: `cpu`, `gpu`, or `auto`."""
-        check_choice("device", device, ("auto", "cpu", "gpu"))
         chosen = choose_device(device, SingleProcess())
         own = next((tensor.device for tensor in corrector.state_dict().values()), chosen)
         # The engine moves its corrector, and corrects without dropout.

@@ -22,7 +22,7 @@ class MemberConv2d(Conv2d):
     def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, shared: int, parity: Sequence[int] = ()) -> None:
         super().__init__(grid, inputs, outputs)
         self._parts, domain = (inputs - shared, shared), Domain.of(grid)
-        rows, columns = (input_intervals(cuts, 3, 1) for cuts in (domain.row_cuts, domain.column_cuts))
+        rows, columns = (input_intervals(cuts, 3) for cuts in (domain.row_cuts, domain.column_cuts))
         self.own_window = HaloPad(domain, rows, columns, parity=parity) if -1 in parity else None
 
     @property
