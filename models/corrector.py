@@ -121,6 +121,12 @@ class Corrector(nn.Module):
         ]
         return *own, "model", *modules
 
+    @property
+    def fitted_normalizers(self) -> list[Normalizer]:
+        """The normaliser, or those of a committee; none for a model that reads physical values."""
+        parts = [part for part in self.modules() if isinstance(part, Corrector)]
+        return [part.normalizer for part in parts if not protocol.claims(part.model).physical]
+
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W) in physical units.
 
@@ -177,12 +183,12 @@ class Corrector(nn.Module):
         `stations`, for which `static_fields` are land-sea mask and surface height of the forecast model.
         """
         # Imported here, because only this method of the module depends on engines and corrections.
-        from models.correction.correct_dataset import correct_with
+        from models.correction.correct_dataset import correct_dataset
         from models.correction.guards import Guard
         from models.engines.torch_engine import TorchEngine
 
         guard = Guard(on_problem, None if fallback is None else TorchEngine.of(fallback, device), untrained_times)
-        return correct_with(
+        return correct_dataset(
             TorchEngine.of(self, device), dataset, analysis, names, guard, history, reforecasts,
             stations=stations, static_fields=static_fields,
             members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,

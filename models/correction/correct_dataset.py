@@ -39,7 +39,7 @@ from models.correction.gaps import Gaps
 from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipeline
 from models.engines.engine import CorrectorDescription, Engine, at_stations, with_cells
-from models.engines.shared_reading import SharedReading
+from models.engines.forecast import SharedReading
 from models.members.members import member_numbers
 from models.members.options import CorrectionOptions
 from models.members.past import Past
@@ -52,12 +52,15 @@ from models.provenance.groups import check_groups
 def correct_dataset(
     engine: Engine,
     dataset: xr.Dataset,
-    analysis: xr.Dataset | None = None,
-    names: Mapping[str, str] | None = None,
-    options: CorrectionOptions | None = None,
-    guard: Guard | None = None,
+    analysis: xr.Dataset | None,
+    names: Mapping[str, str] | None,
+    guard: Guard,
+    history: str | Sequence[str] | None,
+    reforecasts: str | Sequence[str] | None,
     stations: Points | None = None,
     static_fields: xr.Dataset | None = None,
+    products: str | Sequence[str] | None = None,
+    **further: Any,
 ) -> xr.Dataset:
     """Return `dataset` with the corrected members of the targets at the lead times of the task.
 
@@ -72,11 +75,11 @@ def correct_dataset(
     Raises `InputError` for a dataset that lacks an input, has other units, another grid or no lead time of the task;
     for a forecast that does not resemble the training, when that forecast is computed.
     """
-    forecasts, guard, processes = (
-        StandardDataset.forecasts(dataset, "the dataset", names),
-        guard or Guard(),
-        SingleProcess(),
+    past_files, forecast_files, wanted = (
+        (one,) if isinstance(one, str) else tuple(one or ()) for one in (history, reforecasts, products)
     )
+    options = CorrectionOptions(history=past_files, reforecasts=forecast_files, products=wanted, **further)
+    forecasts, processes = StandardDataset.forecasts(dataset, "the dataset", names), SingleProcess()
     own = engine.description.grid
     static: xr.Dataset | None = None
     if stations is not None:
@@ -86,7 +89,7 @@ def correct_dataset(
             return surface.at_stations(points).dataset if surface else xr.Dataset()
 
         own, sentence = with_cells([engine], stations, forecasts.grid, surface_at)
-        warnings.warn(sentence, UserWarning, stacklevel=4)
+        warnings.warn(sentence, UserWarning, stacklevel=3)
         static = surface_at(own)
     if isinstance(own, Points) and own.cells and not has_ids(forecasts.grid):
         forecasts = forecasts.at_stations(own)
@@ -96,12 +99,11 @@ def correct_dataset(
     engine = at_stations(engine, forecasts.grid, processes, static)
     guard = guard.at(forecasts.grid, processes, static)
     if engine.description.stations:
-        warnings.warn(engine.description.stations, UserWarning, stacklevel=4)
-    options = options or CorrectionOptions()
+        warnings.warn(engine.description.stations, UserWarning, stacklevel=3)
     past = Past.open(options, engine.description, names)
     task = engine.description.task
-    (products,) = products_of_tasks(options.products, [task])
-    correction = _DatasetCorrection(engine, options, guard, past, products)
+    (made,) = products_of_tasks(options.products, [task])
+    correction = _DatasetCorrection(engine, options, guard, past, made)
     guard.check_fallback(engine.description)
     leads = _lead_times(task, forecasts)
     source = _open(forecasts, analysis, task)
@@ -113,28 +115,7 @@ def correct_dataset(
     corrected = (correction.lazily if lazy else correction.at_once)(source, leads)
     members = {target: array for target, array in corrected.items() if isinstance(target, Variable)}
     result = (corrected_alone if alone else in_place)(dataset, forecasts, members)
-    return with_products(result, dataset, forecasts, task, products, corrected)
-
-
-def correct_with(
-    engine: Engine,
-    dataset: xr.Dataset,
-    analysis: xr.Dataset | None,
-    names: Mapping[str, str] | None,
-    guard: Guard,
-    history: str | Sequence[str] | None,
-    reforecasts: str | Sequence[str] | None,
-    stations: Points | None = None,
-    static_fields: xr.Dataset | None = None,
-    products: str | Sequence[str] | None = None,
-    **options: Any,
-) -> xr.Dataset:
-    """Return the result of `correct_dataset` for the options of the Python interface."""
-    past, forecasts, wanted = (
-        (one,) if isinstance(one, str) else tuple(one or ()) for one in (history, reforecasts, products)
-    )
-    made = CorrectionOptions(history=past, reforecasts=forecasts, products=wanted, **options)
-    return correct_dataset(engine, dataset, analysis, names, made, guard, stations, static_fields)
+    return with_products(result, dataset, forecasts, task, made, corrected)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +283,7 @@ class _DatasetCorrection:
         if self.products and raw_kept:
             problems.append(f"{raw_kept} forecasts keep their raw members and have no products")
         for sentence in (*gaps.sentences(), *problems):
-            warnings.warn(sentence, UserWarning, stacklevel=5)
+            warnings.warn(sentence, UserWarning, stacklevel=4)
         return {one: array.copy(data=out[one]) for one, array in arrays.items()}
 
     def _templates(self, raw: Mapping[Variable, xr.DataArray]) -> dict[Variable | Product, xr.DataArray]:

@@ -15,9 +15,8 @@ from data_pipeline.grid import Grid
 from models.layers import row_blocks
 from models.layers.attention import MemberAttention
 from models.layers.channel_axis import ChannelConv2d, DividedChannelNorm, DividedDropout, FilterConv2d
-from models.layers.convolution import Conv2d
+from models.layers.convolution import Conv2d, MemberConv2d, add_to_members
 from models.layers.dropout import Dropout
-from models.layers.member_convolution import MemberConv2d, add_to_members
 from models.layers.mixture import Mixing
 from models.layers.norms import ChannelNorm
 from models.layers.resolution import Downsample, Upsample

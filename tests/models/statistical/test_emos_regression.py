@@ -12,7 +12,7 @@ import torch
 from models.distribution import CensoredShiftedGamma
 from models.statistical.emos_regression import EMOSCases, SharedPrior, coefficient_names, predict_emos, raw_coefficients
 from models.statistical.emos_sharing import estimate_sharing, fit_shared, thin
-from models.statistical.predictors import day_harmonics
+from models.statistical.predictors import annual_harmonics
 from models.statistical.regression import Regression
 
 FAMILIES = ("normal", "logistic", "censored_normal", "censored_logistic", "truncated_normal")
@@ -75,7 +75,7 @@ def test_shared_coefficients_are_those_of_the_pooled_cells():
     mean, noise = torch.randn(2, 90, 5, generator=generator, dtype=torch.float64)
     std = torch.rand(90, 5, generator=generator, dtype=torch.float64) + 0.2
     truth = 1 + mean + std * noise
-    terms = list(day_harmonics(torch.arange(1, 91)).T[:, :, None])
+    terms = list(annual_harmonics(86400 * torch.arange(90), torch.zeros(90)).T[:, :, None])
     form = Regression()
     shared = EMOSCases(mean, std, truth, terms).fit(form, shared=True).coefficients
     repeated = [term.expand(90, 5).reshape(-1, 1) for term in terms]
@@ -180,7 +180,9 @@ def test_lead_times_and_season_lend_at_a_single_station():
             mean, noise = torch.randn(2, 430, 1, generator=generator, dtype=torch.float64)
             std = torch.rand(430, 1, generator=generator, dtype=torch.float64) + 0.5
             truth = 0.5 + 0.05 * k + 0.9 * mean + (1 + 0.1 * k) * std * noise
-            terms = [t[:, None] for t in day_harmonics(torch.arange(430) % 365 + 1).double().T]
+            terms = [
+                t[:, None] for t in annual_harmonics(86400 * (torch.arange(430) % 365), torch.zeros(430)).double().T
+            ]
             cases = EMOSCases(mean, std, truth, terms)
             some = torch.arange(430) % 14 == 0
             leads.append(cases.select(some))
