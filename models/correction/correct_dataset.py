@@ -68,9 +68,9 @@ def correct_dataset(
     levels, and all other variables, stay as they are; a `UserWarning` counts them. With `member_count`, the result has
     the corrected fields only. Products have variables of their own, as in NetCDF files of `correct`; those of forecasts
     that keep their raw members are NaN. `analysis` are analyses (time, latitude, longitude) for a corrector that reads
-    them at the start; `names` maps names of variables to GRIB names. A dataset on a grid is read at the stations of a
-    corrector that was trained with forecasts on a grid, or at `stations`, with the `static_fields` of the forecast
-    model.
+    them at the start; `names` maps names of variables to GRIB names; `further` are other fields of `CorrectionOptions`.
+    A dataset on a grid is read at the stations of a corrector that was trained with forecasts on a grid, or at
+    `stations`, with the `static_fields` of the forecast model.
 
     Raises `InputError` for a dataset that lacks an input, has other units, another grid or no lead time of the task;
     for a forecast that does not resemble the training, when that forecast is computed.

@@ -313,7 +313,9 @@ def check_inputs(corrector: Corrector, counts: Sequence[int]) -> Iterator[Sample
     """
     task, grid = corrector.task, corrector.grid
     draw = torch.Generator().manual_seed(0)
-    location, scale = _scaling(corrector)
+    # Without a fitted normaliser, these are mean and departure of a unit variable.
+    used = [*corrector.fitted_normalizers, corrector.normalizer][0]
+    location, scale = used.location, used.scale[:, None, None]
     lower, upper = (_bounds(corrector, side) for side in (0, 1))
     leads = dict.fromkeys((task.lead_times[0], task.lead_times[-1]))
     kinds = [(s, h, real) for s in _STARTS for h in leads for real in (False, True)]
@@ -335,12 +337,6 @@ def check_inputs(corrector: Corrector, counts: Sequence[int]) -> Iterator[Sample
                 torch.tensor([start]), torch.tensor([lead]),
             )  # fmt: skip
             progress.step()
-
-
-def _scaling(corrector: Corrector) -> tuple[Tensor, Tensor]:
-    """Return mean (C, H, W) and departure (C, 1, 1) of the inputs; without a normaliser, those of a unit variable."""
-    used = [*corrector.fitted_normalizers, corrector.normalizer][0]
-    return used.location, used.scale[:, None, None]
 
 
 def _bounds(corrector: Corrector, side: int) -> Tensor:
