@@ -44,8 +44,7 @@ class Transformer(nn.Module):
     members that are too close together.
 
     Members have `width` channels at the finest resolution, the shared maps twice as many. The resolution is halved
-    `depth` times. With `attention_window` > 0, cells attend as well: at the coarsest resolution, in windows of so many
-    rows and columns. Attention heads have `width` channels. `mixture`, `cell_embedding`, `stem_width` and `cell_width`
+    `depth` times. Attention heads have `width` channels. `mixture`, `cell_embedding`, `stem_width` and `cell_width`
     are options of `UNet`, for the shared maps. With `head: members` the path of single cells moves all members alike.
     """
 
@@ -60,7 +59,6 @@ class Transformer(nn.Module):
         member_attention: bool = True,
         width: int = 8,
         depth: int = 2,
-        attention_window: int = 0,
         cell_embedding: int = 0,
         dropout: float = 0.1,
         mixture: dict[str, Any] | None = None,
@@ -94,7 +92,6 @@ class Transformer(nn.Module):
         self.cell = nn.Sequential(*hidden_layers(grid, len(seen), cell_width, 2)) if cell_width else None
         options |= {
             "member_attention": member_attention,
-            "attention_window": attention_window,
             "parity": (*task.parity, *[1] * 2 * width),
             "shared": 2 * width,
         }
