@@ -69,8 +69,7 @@ class Cube:
         """Arrange fields along the axes named in `values`, which holds the coordinate of each field.
 
         Different fields for one cell raise `InputError`, and so do several levels of a variable, and forecasts with
-        more than half of the fields missing.
-        Analyses may have many more times of one variable than of another.
+        more than half of the fields missing. Analyses may have many more times of one variable than of another.
         """
         levels = tuple(level_of(catalog, variable) for variable in range(len(catalog.wanted)))
         axes = {name: np.unique(value) for name, value in values.items()}

@@ -207,7 +207,6 @@ class MessageCatalog:
         return MessageReader(self.paths, self.stamps, layouts, conversions, locations)
 
     def _message(self, row: int) -> bytes:
-        """Return the bytes of a message."""
         path = self.paths[self.rows["file"][row]]
         position = [int(self.rows[name][row]) for name in ("offset", "length", "field")]
         with path.open("rb", buffering=0) as file:

@@ -113,14 +113,9 @@ def read_table(path: Path) -> pd.DataFrame:
         names = [name.strip(" \"'\n") for name in head.split(separator)]
         texts = {name: str for name in names if role_of_column(name) == "station"}
         return pd.read_csv(
-            path,
-            sep=separator,
-            decimal=decimal,
-            dtype=texts,
-            skiprows=comments,
-            skipinitialspace=True,
+            path, sep=separator, decimal=decimal, dtype=texts, skiprows=comments, skipinitialspace=True,
             encoding="utf-8-sig",
-        )
+        )  # fmt: skip
     except ImportError:
         raise InputError(
             f"reading {path} needs the package fastparquet; run: pip install 'deepweather[parquet]'"
