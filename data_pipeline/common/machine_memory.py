@@ -40,9 +40,18 @@ def free_memory() -> int:
 
 def process_memory() -> int:
     """Return the bytes of memory (resident set) that this process uses."""
+    return _resident("VmRSS")
+
+
+def peak_memory() -> int:
+    """Return the largest memory (resident set) that this process has had, in bytes."""
+    return _resident("VmHWM")
+
+
+def _resident(key: str) -> int:
     with suppress(OSError, AttributeError):
-        return 1024 * int(re.search(r"^VmRSS:\s+(\d+)", (PROCESS / "status").read_text(), re.M)[1])  # type: ignore[index]
-    # Without /proc, as on macOS, return the peak so far, which macOS gives in bytes.
+        return 1024 * int(re.search(rf"^{key}:\s+(\d+)", (PROCESS / "status").read_text(), re.M)[1])  # type: ignore[index]
+    # Without /proc, as on macOS, return the peak, which macOS gives in bytes. Linux adds that of the starting process.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
