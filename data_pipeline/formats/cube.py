@@ -12,6 +12,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress, describe_state
 from data_pipeline.common.identity import hash_of
+from data_pipeline.common.messages import joined
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.levels import level_of
 from data_pipeline.formats.reader_versions import READER_VERSIONS
@@ -148,7 +149,7 @@ def _at_lead_times(catalog: Catalog, lead_times: Sequence[int] | None) -> Catalo
     if absent := [lead for lead in leads.tolist() if lead * 60 not in there]:
         hours = ", ".join(f"{step / 60:g}" for step in there if step >= 0)
         has = f"it has {hours} h" if hours else "none of its lead times has a known length in hours"
-        raise InputError(f"{catalog} has no lead time {', '.join(map(str, absent))} h; {has}")
+        raise InputError(f"{catalog} has no lead time {joined(absent)} h; {has}")
     return catalog.where(np.isin(minutes, leads * 60))
 
 

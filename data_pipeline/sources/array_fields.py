@@ -120,7 +120,7 @@ class StandardDataset:
             own = find_dimension(dataset, known) if known in DIMENSIONS else role
             if own is None and role != "level":
                 raise InputError(
-                    f"{what} lacks the dimension {role}; it has {', '.join(map(str, dataset.dims))}; rename one of "
+                    f"{what} lacks the dimension {role}; it has {joined(dataset.dims)}; rename one of "
                     "them, or add it with dataset.expand_dims"
                 )
             if own is not None:
@@ -134,9 +134,7 @@ class StandardDataset:
         for role in (*outer, *space):
             if role not in standard.coords and role != "point":
                 raise InputError(f"{what} has no coordinate {role}; add its values with dataset.assign_coords")
-        flipped = (
-            "latitude" in space and bool((np.diff(standard.latitude.values) > 0).all()) and standard.latitude.size > 1
-        )
+        flipped = "latitude" in space and standard.latitude.size > 1 and bool((np.diff(standard.latitude) > 0).all())
         if flipped:
             standard = standard.isel(latitude=slice(None, None, -1))
         found = cls(standard, what, own_names, _labels(dataset, what, names), flipped)

@@ -37,9 +37,8 @@ class Inventory:
 
         The estimate comes from indexing one file of median size that is not in the cache.
         """
-        remaining = sorted(
-            (path for path in self._to_index if not is_cached(path)), key=lambda path: path.stat().st_size
-        )
+        remaining = [path for path in self._to_index if not is_cached(path)]
+        remaining.sort(key=lambda path: path.stat().st_size)
         probe = remaining[len(remaining) // 2 :][:1]
         start_time = time.monotonic()
         if probe and not index_file(probe[0]) and not is_cached(probe[0]):

@@ -14,6 +14,7 @@ import numpy as np
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import HASH_THREADS, sampled_hash_of
+from data_pipeline.common.messages import joined
 from data_pipeline.common.threads import in_threads
 from data_pipeline.dates import Dates, epoch_seconds
 from data_pipeline.formats.cube import Cube, fields_of
@@ -159,7 +160,7 @@ class Store:
             (f"the truth in {self}", "{}", task.targets, own.targets),
         ):
             if gone := [str(value) for value in needed if value not in there]:
-                has = unit.format(", ".join(map(str, there))).removeprefix("lead time ")
+                has = unit.format(joined(there)).removeprefix("lead time ")
                 raise InputError(f"{what} has no {unit.format(', '.join(gone))}; it has {has}; {other_store}")
         wanted = {*map(str, task.fields_read), *(f"{target} truth" for target in task.targets)}
         on_dates = dates.contains(np.array([one.valid_time for one in self.omissions], "datetime64[s]"))

@@ -14,7 +14,7 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import FileAddress, Paths, expand_addresses
-from data_pipeline.common.messages import say_once, warn_once
+from data_pipeline.common.messages import joined, say_once, warn_once
 from data_pipeline.formats.catalog import SINGLE, Summary, describe_files
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.cf_header import Header
@@ -292,27 +292,20 @@ def _wanted(
     variables: Iterable[Variable] | None,
     surface: bool,
 ) -> tuple[Variable, ...]:
-    """Return the wanted variables, without repetition; an `InputError` if one of them is missing."""
+    """Return the wanted variables, without repetition, or all; an `InputError` if one of them is missing."""
     there = {variable for block in blocks for variable in block.variables if variable}
-    if variables is None:
-        return _everything(files, blocks, refused, there, surface)
-    wanted = requested_variables(files, variables, there)
-    if missing := [variable for variable in wanted if variable not in there]:
-        names = {variable.name for variable in missing}
-        for other in refused:
-            if other.short_name in names:
-                raise InputError(other.reason)
-        if not there and refused:
-            raise InputError(refused[0].reason)
-        has = ", ".join(map(str, sorted(there)))
-        raise AbsentVariableError(f"{files} has no {', '.join(map(str, missing))}; it has {has}")
-    return wanted
-
-
-def _everything(
-    files: str, blocks: Sequence[FieldBlock], refused: Sequence[RefusedVariable], there: set[Variable], surface: bool
-) -> tuple[Variable, ...]:
-    """Return all variables. Variables with levels get every pressure level that occurs in the files."""
+    has = joined(sorted(there))
+    if variables is not None:
+        wanted = requested_variables(files, variables, there)
+        if missing := [variable for variable in wanted if variable not in there]:
+            names = {variable.name for variable in missing}
+            for other in refused:
+                if other.short_name in names:
+                    raise InputError(other.reason)
+            if not there and refused:
+                raise InputError(refused[0].reason)
+            raise AbsentVariableError(f"{files} has no {joined(missing)}; it has {has}")
+        return wanted
     refused = [one for one in refused if not (one.product and there)]
     if refused and not (surface and any(not variable.level for variable in there)):
         raise InputError(refused[0].reason)
@@ -323,7 +316,5 @@ def _everything(
         )
     wanted = all_variables(there, surface=surface)
     if not wanted:
-        raise InputError(
-            f"{files} has no fields at the surface, only {', '.join(map(str, sorted(there)))}; select other files"
-        )
+        raise InputError(f"{files} has no fields at the surface, only {has}; select other files")
     return wanted

@@ -172,9 +172,7 @@ class Header:
             for name, stored in variables.items()
             if name not in known | helpers and name not in dimensions and stored.kind in "fiu"
         ]
-        mappings = {
-            name: stored.attributes for name, stored in variables.items() if "grid_mapping_name" in stored.attributes
-        }
+        mappings = {name: one.attributes for name, one in variables.items() if "grid_mapping_name" in one.attributes}
         return cls(file, tuple(coordinates), tuple(data), mappings)
 
     def place(self, data: DataVariable) -> str:

@@ -184,9 +184,8 @@ class Audit:
 def difference(one: bytes, other: bytes) -> str:
     """Return the keys in which two messages differ, with both values."""
     keys, others = _keys(one), _keys(other)
-    differ = [
-        f"{key} {keys.get(key)} and {others.get(key)}" for key in {**keys, **others} if keys.get(key) != others.get(key)
-    ]
+    pairs = {key: (keys.get(key), others.get(key)) for key in {**keys, **others}}
+    differ = [f"{key} {value} and {another}" for key, (value, another) in pairs.items() if value != another]
     return ", ".join(differ) or "their values only"
 
 

@@ -126,6 +126,5 @@ class BlockReader:
                 for k in [k for k in numbers if self.blocks[k].file == file]:
                     mine = np.flatnonzero(blocks == k)
                     places = zip(*np.unravel_index(there[mine], wanted.shape), strict=True)
-                    self.blocks[k].read(
-                        dataset, self.field[fields[mine]], [out[(*place, ...)] for place in places], window
-                    )
+                    outs = [out[(*place, ...)] for place in places]
+                    self.blocks[k].read(dataset, self.field[fields[mine]], outs, window)

@@ -47,9 +47,8 @@ def contents(path: Path) -> list[str]:
 def as_netcdf(path: Path) -> list[Path]:
     """Return the NetCDF files in the cache that hold the forecasts and the observations of a table."""
     beside = stations_beside(path)
-    identity = json.dumps(
-        [READER_VERSIONS["table"], describe_state(path), str(beside), beside and describe_state(beside)]
-    )
+    states = [describe_state(path), str(beside), beside and describe_state(beside)]
+    identity = json.dumps([READER_VERSIONS["table"], *states])
     folder = cache_folder("table") / sha256_of_bytes(bytes(path.absolute()))[:24]
     if known := read_cache("table", path, identity):
         files = [folder / name for name in known[0]["files"]]
