@@ -7,6 +7,7 @@ from dataclasses import InitVar, dataclass, field, replace
 from itertools import pairwise
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import joined
 from data_pipeline.formulas.formula import (
     GROUP_MEAN,
     GROUP_SPREAD,
@@ -85,11 +86,11 @@ class Task(HasChannels):
             object.__setattr__(self, name, values)
             if not values or len(set(values)) < len(values):
                 raise InputError(
-                    f"task {self.name}: {name} must be different variables, at least one, got {_join(values)}"
+                    f"task {self.name}: {name} must be one or more different variables, got {joined(values) or 'none'}"
                 )
         if missing := [v for v in self.targets if v not in self.inputs]:
             raise InputError(
-                f"task {self.name}: add the target {_join(missing)} to the inputs; models correct its ensemble"
+                f"task {self.name}: add the target {joined(missing)} to the inputs; models correct its ensemble"
             )
         leads = tuple(_listed("lead_times", self.lead_times))
         if not leads or any(type(lead) is not int or lead < 0 for lead in leads) or list(leads) != sorted(set(leads)):
@@ -111,7 +112,7 @@ class Task(HasChannels):
         object.__setattr__(self, "formulas", formulas)
         for name, found in (("other_leads", others), ("analysis", analysis), ("formulas", formulas)):
             if len(set(found)) < len(found):
-                raise InputError(f"task {self.name}: {name} must be different variables, got {_join(found)}")
+                raise InputError(f"task {self.name}: {name} must be different variables, got {joined(found)}")
         for formula in formulas:
             if formula.members and formula.leaves[0].variable not in self.inputs:
                 raise InputError(
@@ -225,7 +226,3 @@ def _listed(name: str, values: object) -> Iterable:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError(f"{name} must be a list, got {values!r}")
     return values
-
-
-def _join(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values)) or "none"

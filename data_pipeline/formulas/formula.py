@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import sha256_of_bytes
+from data_pipeline.common.messages import joined
 from data_pipeline.formulas.sphere_derivatives import REACH
 from data_pipeline.variables.parameters import VECTOR_COMPONENTS
 from data_pipeline.variables.units import normalize_units
@@ -88,9 +89,7 @@ class Formula(Variable):
 
         The result is empty (unknown) if it depends on a field with empty units.
         """
-        own = [
-            operand.units_from(units) if isinstance(operand, Formula) else units[operand] for operand in self.operands
-        ]
+        own = [one.units_from(units) if isinstance(one, Formula) else units[one] for one in self.operands]
         return FORMULA_OPERATIONS[self.operation].units(self, [normalize_units(one) if one else "" for one in own])
 
     @property
@@ -147,7 +146,7 @@ def _parse(text: str, whole: str) -> Channel | Formula:
         usages = ", ".join(one.usage for one in FORMULA_OPERATIONS.values())
         raise InputError(f"cannot read the formula {whole!r}; write one of {usages}")
     arguments = [int(part) if part.isdigit() else _parse(part, whole) for part in _split(inside[:-1], whole)]
-    return _make(name, f"{name}({', '.join(map(str, arguments))})", arguments)
+    return _make(name, f"{name}({joined(arguments)})", arguments)
 
 
 def _make(operation: str, text: str, arguments: Sequence[Any]) -> Formula:
@@ -265,7 +264,7 @@ def _changing(arguments: Sequence[Any], text: str) -> tuple[Formula, ...]:
 
 
 def _made_of(operation: str, *arguments: Channel | Formula) -> Formula:
-    return _make(operation, f"{operation}({', '.join(map(str, arguments))})", arguments)
+    return _make(operation, f"{operation}({joined(arguments)})", arguments)
 
 
 def _wind_of(components: Sequence[Channel | Formula], text: str) -> tuple[Channel, Channel]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import joined
 from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula import IN_GROUP, Formula
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
@@ -114,7 +115,7 @@ def _of_groups(task: Task, groups: Sequence[ChannelGroup]) -> InputFields:
     for group in groups:
         if not own.grid.matches(group.fields.grid):
             raise InputError(
-                f"task {task.name}: {', '.join(map(str, group.fields.variables))} has {group.fields.grid}, the other "
+                f"task {task.name}: {joined(group.fields.variables)} has {group.fields.grid}, the other "
                 f"inputs {own.grid}; {how_to_regrid(own.grid, group.fields.grid)}"
             )
     complete = np.logical_and.reduce([np.isin(own.init_times, group.fields.init_times) for group in groups])
@@ -209,7 +210,7 @@ def static_values(grid: Grid, task: Task, source: DataSource) -> np.ndarray:
         if name not in available:
             raise InputError(
                 f"task {task.name} needs the static field {name}, the data source has "
-                f"{', '.join(map(str, available)) or 'none'}; "
+                f"{joined(available) or 'none'}; "
                 "add its file to data.archive.static_fields or remove it from task.static"
             )
         known[name] = static_on(grid, available, name)
@@ -327,14 +328,14 @@ def _members(fields: Fields, own: Fields, channels: Sequence[Channel]) -> tuple[
     """Return the positions in `fields` of the members of `own`."""
     if absent := [number for number in own.numbers if number not in fields.numbers]:
         raise InputError(
-            f"{', '.join(map(str, channels))} of the ensemble has no member {absent[0]}, which the other inputs have; "
+            f"{joined(channels)} of the ensemble has no member {absent[0]}, which the other inputs have; "
             "add its files, or remove it from all"
         )
     return tuple(map(fields.numbers.index, own.numbers))
 
 
 def _no_common_start(task: Task, group: ChannelGroup, starts: np.ndarray) -> str:
-    names = ", ".join(map(str, group.fields.variables))
+    names = joined(group.fields.variables)
     kind = "analysis of" if group.channels[0].origin == "analysis" else "other lead time of"
     if isinstance(group.channels[0].variable, Formula):
         kind = "fields of"

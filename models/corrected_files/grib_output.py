@@ -12,8 +12,8 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import remove_abandoned_files
-from data_pipeline.formats.grib import Lattice
 from data_pipeline.formats.grib.cache import table_of
+from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.writing import (
     Edit,
