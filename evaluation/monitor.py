@@ -17,7 +17,7 @@ from conf import is_chosen, plain, verb
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
-from data_pipeline.common.files import Url, atomic_write, expand_addresses, lock_folder
+from data_pipeline.common.files import Url, expand_addresses, lock_folder, write_text
 from data_pipeline.formats.variables import checked_names
 from data_pipeline.truth_checks import TruthChecks
 from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
@@ -77,11 +77,8 @@ def main(cfg: DictConfig) -> list[str]:
         layer = None if retrained else conformal_layer(state, monitored.corrector, monitored.interval, monitored.step)
         state.save(folder / "state.json")
         if layer:
-            with atomic_write(folder / "conformal.json", "w") as file:
-                json.dump(layer.to_json(), file, indent=1, allow_nan=False)
-                file.write("\n")
-        with atomic_write(folder / "monitor.html") as file:
-            file.write(monitor_page(state, drift, layer, report, options["false_alarm_days"]).encode())
+            write_text(folder / "conformal.json", json.dumps(layer.to_json(), indent=1, allow_nan=False) + "\n")
+        write_text(folder / "monitor.html", monitor_page(state, drift, layer, report, options["false_alarm_days"]))
     alarms = alarm_lines(drift, reference)
     print("\n".join([*summary_lines(state, report), *alarms]))
     written = ["state.json", *["conformal.json"] * (layer is not None)]

@@ -159,7 +159,8 @@ def score_forecast(
     """
     levels = member_levels(len(members), monitored.quantile_levels)
     values = np.sort(members, axis=0)  # missing members come last, and their cells are left out
-    applied = has_conformal_layer(path, monitored.corrector)
+    # The record beside a file says whether the layer of this corrector moved its forecasts.
+    applied = monitored.corrector in recorded_correctors(path)
     nominal = normal_scores(interval_levels(monitored.interval))
     low, high = (target := Variable.parse(key.target)).bounds
     limits = max(-np.inf if low is None else low, target.trace), np.inf if high is None else high
@@ -233,11 +234,6 @@ def read_members(fields: Fields, init: int, lead: int) -> np.ndarray:
     values = np.empty((len(fields.numbers), 1, *fields.grid.shape), np.float64)
     fields.read(fields.cells[init, lead], values)
     return values[:, 0]
-
-
-def has_conformal_layer(path: Path, corrector: str) -> bool:
-    """Return whether the record beside a file says that the layer of this corrector (SHA-256) moved its forecasts."""
-    return corrector in recorded_correctors(path)
 
 
 def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:

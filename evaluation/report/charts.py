@@ -10,17 +10,7 @@ from typing import Any, Literal
 import matplotlib
 import numpy as np
 
-from evaluation.report.chart_frame import (
-    add_legend,
-    chart,
-    date_axis,
-    dots,
-    label_width,
-    offsets,
-    rule,
-    set_limits,
-    zero_line,
-)
+from evaluation.report.chart_frame import add_legend, chart, date_axis, dots, label_width, offsets, rule, set_limits
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import INK, RC, model_colours, model_marks
 from evaluation.report.series import Series, list_slices, slice_title
@@ -194,8 +184,9 @@ def _group_panel(
         axis: Literal["x", "y"] = "y" if numeric else "x"
         set_limits(ax, axis, [values, ends, *reference])
         rule(ax, axis)
-        if reference:
-            zero_line(ax, axis, reference[0], colours["raw"] if quantity.reference == 0 else INK)
+        for value in reference:
+            line = ax.axhline if numeric else ax.axvline
+            line(value, color=INK if value else colours["raw"], lw=1, zorder=1)
         ax.set_title(GROUP_TITLES[kind])
         add_legend(figure, ax, models)
     return Panel(figure, f"{quantity.label} of {', '.join(models)} by {kind}")

@@ -17,7 +17,7 @@ from grib_parts import GRID, KEYS
 from data_pipeline.common.identity import sha256_of
 from data_pipeline.task import Task
 from data_pipeline.writing import Encoder
-from evaluation.monitoring.verification import has_conformal_layer
+from models.corrected_files.conformal_option import recorded_correctors
 from models.corrector import Corrector
 
 MEMBERS, CYCLE = 3, "2020010112"
@@ -106,4 +106,4 @@ def test_the_second_script_scores_the_cycle(folders, corrected):
     assert moved.read_bytes() != plain.read_bytes()
     for name in TARGETS:
         corrector = sha256_of(folders["CORRECTORS"] / f"{name}.safetensors")
-        assert [has_conformal_layer(path, corrector) for path in (moved, plain)] == [True, False]
+        assert [corrector in recorded_correctors(path) for path in (moved, plain)] == [True, False]
