@@ -57,7 +57,6 @@ from models.corrector import Corrector
 PEERS = Path(".venv-peers/bin/python")
 FIELDS = [Variable(name, level) for name in ("z", "t") for level in PRESSURE_LEVELS[:4]]
 EMOS_GRID, EMOS_CASES, SCIPY_CELLS = Grid.regular(19, 36), 400, 10
-R_REASON = "R package, not in Debian"
 FAIR = ("scoringrules fair", "scoringrules pwm")
 """Programs that compute the fair CRPS (Ferro 2014, doi:10.1002/qj.2270); all others compute the plain one."""
 
@@ -247,8 +246,6 @@ def emos_rows(rounds: int) -> list[Row]:
     return [
         Row("emos", "this project", "", times["ours"] / cells, f"CRPS {ours:.4f}"),
         Row("emos", "scipy, BFGS", version_of("scipy"), times["scipy"] / SCIPY_CELLS, f"CRPS {theirs:.4f}"),
-        Row("emos", "crch", "", None, R_REASON),
-        Row("emos", "ensembleMOS", "", None, R_REASON),
     ]
 
 
@@ -285,9 +282,8 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 def main() -> None:
     """Run all comparisons, print the table and the ratios."""
-    parser = command_line(__doc__)
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--peers", type=Path, default=PEERS, help="Python with benchmarks/requirements-peers.txt")
-    parser.add_argument("--rounds", type=int, default=3, help="timings of each program; the shortest counts")
     options = parser.parse_args()
     python = options.peers.absolute()
     print(f"peers on {machine()}", flush=True)
