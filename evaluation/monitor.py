@@ -107,9 +107,10 @@ def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, 
         float(options["conformal_interval"]), float(options["conformal_step"]), sha256,
         options["quantile_levels"], options["truth_checks"],
     )  # fmt: skip
+    targets = zip(corrector.task.targets, corrector.task.target_channels, strict=True)
     about = {
         "corrector": sha256, "targets": list(map(str, corrector.task.targets)),
-        "units": [target.units or meaning_units(corrector, k) for k, target in enumerate(corrector.task.targets)],
+        "units": [one.units or (corrector.meanings[k].units if corrector.meanings else "") for one, k in targets],
         "lead_times": list(corrector.task.lead_times), "grid": str(corrector.grid), "regions": list(weights),
         "boxes": json.loads(json.dumps(options["regions"])), **mask_hashes(regions),
         "conformal_interval": monitored.interval, "conformal_step": monitored.step,
@@ -123,12 +124,6 @@ def describe(path: Path) -> CorrectorDescription:
     if path.is_file() and file_format(path) is ONNX_FORMAT:
         return describe_exported(read_exported(path), path.name, path)
     return TorchEngine(Corrector.load(path), path=path).description
-
-
-def meaning_units(corrector: CorrectorDescription, target: int) -> str:
-    """Return the units of a target in the corrector's training data, "" if the file does not state them."""
-    channel = corrector.task.target_channels[target]
-    return corrector.meanings[channel].units if corrector.meanings else ""
 
 
 def make_folder(folder: Path) -> None:
