@@ -1,9 +1,10 @@
 """Speed and memory of scoring: CRPS kernels compared with other libraries, and a whole evaluation with its parts.
 
 The members are 10 and 50 fields of 361 x 720 in single precision. Each library gets its fastest layout and computes one
-form of the CRPS per call; ours computes the plain and the fair form in one call. Of scoringrules, all exact estimators
-are timed with the numba backend. `m10_vs_fastest` and `m50_vs_fastest` are the shortest time of all libraries divided
-by ours, on one core. `threads_2_vs_1` is the gain from a second thread with 50 members.
+form of the CRPS per call; ours computes what `evaluate` needs: plain and fair form, error, variance and rank. Of
+scoringrules, all exact estimators are timed with the numba backend. `m10_vs_fastest` and `m50_vs_fastest` are the
+shortest time of all libraries divided by ours, on one core. `threads_2_vs_1` is the gain from a second thread with 50
+members.
 
 `scoring_vs_floor` compares the default scores of raw members, a normal distribution and its members as `correct` writes
 them with the least work: reading the forecasts of 10 members from files, one fair CRPS of the raw members by sorting,
@@ -40,7 +41,7 @@ from benchmarks.common import HALF_DEGREE, best_times, command_line, machine, me
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from evaluation.kernels.ensemble_scores import ensemble_crps
+from evaluation.kernels.ensemble_scores import ensemble_scores
 from evaluation.regions import region_weights
 from evaluation.scoring.scoring import ScoringOptions, score_models
 from models.distribution import Normal
@@ -55,7 +56,7 @@ def ways(members: np.ndarray, truth: np.ndarray) -> dict[str, Callable[[], objec
     """Return the functions that score `members` (M, cells), by name; the first is ours."""
     last = np.ascontiguousarray(members.T)
     labelled = xr.DataArray(last, dims=("cell", "member")), xr.DataArray(truth, dims="cell")
-    works: dict[str, Callable[[], object]] = {"ours": partial(ensemble_crps, members, truth)}
+    works: dict[str, Callable[[], object]] = {"ours": partial(ensemble_scores, members, truth)}
     for name in EXACT_ESTIMATORS:
         works[f"scoringrules {name}"] = partial(
             scoringrules.crps_ensemble, truth, last, estimator=name, backend="numba"

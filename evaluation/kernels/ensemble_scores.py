@@ -50,26 +50,14 @@ def ensemble_scores(members: np.ndarray, truth: np.ndarray) -> EnsembleScores[np
 
     Sums are in double precision. Threads of the budget share the cells.
     """
-    # One array for all scores: getting memory from the system page by page takes as long as the scores of 10 members.
-    numbers, counts = np.empty((4, *truth.shape)), np.empty((2, *truth.shape), np.int32)
-    scores = EnsembleScores(*(numbers[k, ...] for k in range(4)), *(counts[k, ...] for k in range(2)))
-    _score(members, truth, [field.reshape(-1) for field in scores], only_crps=False)
-    return scores
-
-
-def ensemble_crps(members: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the plain and the fair CRPS of `members` (M, *S), which take two thirds of the time of all scores."""
-    plain, fair = np.empty(truth.shape), np.empty(truth.shape)
-    none, counts = np.empty(0), np.empty(0, np.int32)
-    _score(members, truth, [plain.reshape(-1), fair.reshape(-1), none, none, counts, counts], only_crps=True)
-    return plain, fair
-
-
-def _score(members: np.ndarray, truth: np.ndarray, out: list[np.ndarray], only_crps: bool) -> None:
     if members.shape[1:] != truth.shape or not len(members):
         raise ValueError(f"members {members.shape} and truth {truth.shape} do not fit")
     if members.dtype != truth.dtype or members.dtype not in (np.float32, np.float64):
         raise ValueError(f"members are {members.dtype} and the truth is {truth.dtype}; one floating type is needed")
+    # One array for all scores: getting memory from the system page by page takes as long as the scores of 10 members.
+    numbers, counts = np.empty((4, *truth.shape)), np.empty((2, *truth.shape), np.int32)
+    scores = EnsembleScores(*(numbers[k, ...] for k in range(4)), *(counts[k, ...] for k in range(2)))
+    out = [field.reshape(-1) for field in scores]
     M, pairs = len(members), sorting_network(len(members))
     block = min(1024, max(64, _BLOCK_VALUES // M // 64 * 64))
     expected = np.ascontiguousarray(truth).reshape(-1)
@@ -82,11 +70,11 @@ def _score(members: np.ndarray, truth: np.ndarray, out: list[np.ndarray], only_c
         row, start, stop = part
         flat, between = rows[row]
         here = slice(row * size + start, row * size + stop)
-        results = [field[here] if field.size else field for field in out]
-        _score_cells(flat[start:], between, M, expected[here], pairs, block, only_crps, *results)
+        _score_cells(flat[start:], between, M, expected[here], pairs, block, *(field[here] for field in out))
 
     for _ in in_threads(score, parts, len(parts)):
         pass
+    return scores
 
 
 def _contiguous_rows(members: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
@@ -119,7 +107,6 @@ def _score_cells(
     truth: np.ndarray,
     pairs: np.ndarray,
     block: int,
-    only_crps: bool,
     crps: np.ndarray,
     crps_fair: np.ndarray,
     error: np.ndarray,
@@ -153,31 +140,30 @@ def _score_cells(
                 p, q, r, s = np.float64(a[k]), np.float64(b[k]), np.float64(c[k]), np.float64(d[k])
                 total[k] += (p + q) + (r + s)
                 absolute[k] += (abs(p) + abs(q)) + (abs(r) + abs(s))
-        if not only_crps:
+        for k in range(block):
+            total[k] /= M
+        square[:] = 0
+        less[:] = 0
+        same[:] = 0
+        for m in range(M):
+            a = differences[m]
             for k in range(block):
-                total[k] /= M
-            square[:] = 0
-            less[:] = 0
-            same[:] = 0
-            for m in range(M):
-                a = differences[m]
-                for k in range(block):
-                    less[k] += a[k] < 0
-                    same[k] += a[k] == 0
-            for m in range(left_over):
-                a = differences[m]
-                for k in range(block):
-                    square[k] += (a[k] - total[k]) ** 2
-            for m in range(left_over, M, 4):
-                a, b, c, d = differences[m], differences[m + 1], differences[m + 2], differences[m + 3]
-                for k in range(block):
-                    p, q, r, s = a[k] - total[k], b[k] - total[k], c[k] - total[k], d[k] - total[k]
-                    square[k] += (p * p + q * q) + (r * r + s * s)
-            here = slice(start, start + n)
-            error[here] = total[:n]
-            variance[here] = square[:n] / np.float64(M - 1)
-            below[here] = less[:n]
-            equal[here] = same[:n]
+                less[k] += a[k] < 0
+                same[k] += a[k] == 0
+        for m in range(left_over):
+            a = differences[m]
+            for k in range(block):
+                square[k] += (a[k] - total[k]) ** 2
+        for m in range(left_over, M, 4):
+            a, b, c, d = differences[m], differences[m + 1], differences[m + 2], differences[m + 3]
+            for k in range(block):
+                p, q, r, s = a[k] - total[k], b[k] - total[k], c[k] - total[k], d[k] - total[k]
+                square[k] += (p * p + q * q) + (r * r + s * s)
+        here = slice(start, start + n)
+        error[here] = total[:n]
+        variance[here] = square[:n] / np.float64(M - 1)
+        below[here] = less[:n]
+        equal[here] = same[:n]
         for comparator in range(len(pairs)):
             a, b = differences[pairs[comparator, 0]], differences[pairs[comparator, 1]]
             for k in range(block):

@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.common.threads import BUDGET
 from evaluation.kernels import ensemble_scores as module
-from evaluation.kernels.ensemble_scores import ensemble_crps, ensemble_scores, sorting_network
+from evaluation.kernels.ensemble_scores import ensemble_scores, sorting_network
 from evaluation.kernels.region_sums import RegionSums, add_known, count_missing
 
 SIZES = [1, 2, 3, 8, 16, 17, 51]
@@ -41,9 +41,6 @@ def test_scores_of_each_cell_are_their_definitions(M, dtype):
     scores = ensemble_scores(members, truth)
     np.testing.assert_allclose(np.stack(scores, -1), expected, rtol=1e-12, atol=1e-12)
     assert scores.crps.dtype == np.float64
-    np.testing.assert_allclose(
-        np.stack(ensemble_crps(members, truth)), np.moveaxis(expected[..., :2], -1, 0), atol=1e-12
-    )
 
 
 def test_values_without_ties_and_with_large_offset():
