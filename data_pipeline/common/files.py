@@ -58,6 +58,11 @@ ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ICECHUNK_FILE)
 """Names of metadata files; the folder of every Zarr store and Icechunk repository holds at least one of them."""
 
 
+def user_cache(name: str) -> Path:
+    """Return the folder `name` in the user's cache of this project, which may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "deepweather" / name
+
+
 def is_zarr_folder(path: Path) -> bool:
     """Whether a path is the folder of a Zarr store or an Icechunk repository."""
     return path.is_dir() and any((path / name).is_file() for name in ZARR_FILES)
