@@ -70,7 +70,7 @@ def score(
     `truth_checks="mask"` they are not scored, with `error` they raise an `InputError`.
 
     If both are data sets, the result is a `DataTree` with such a data set for each variable of both, and for each
-    level of a variable aloft: `tree["2t"]`, `tree["t@850"]`. A `UserWarning` names members and truths without a partner.
+    level of a variable aloft: `tree["2t"]`, `tree["t@850"]`. A `UserWarning` names variables that only one of them has.
 
     Forecasts that are not finite where there is truth, other grids and other units raise `InputError`.
 
@@ -94,7 +94,8 @@ def score(
     pairs = _pairs_of(forecast, truth)
     limits: Sequence[tuple[Threshold, ...]] = ((),) * len(pairs)
     if thresholds:
-        limits = parse_thresholds(list(thresholds), Task("score", [*pairs], [*pairs], [0]))
+        variables = tuple(map(Variable.parse, pairs))
+        limits = parse_thresholds(list(thresholds), Task("score", variables, variables, (0,)))
     targets = {name: ArrayForecasts.of(*pair).checked(truth_checks) for name, pair in pairs.items()}
     return xr.DataTree.from_dict(
         {name: of_one(arrays, own) for (name, arrays), own in zip(targets.items(), limits, strict=True)}
@@ -239,7 +240,10 @@ class ArrayForecasts:
 
     def distribution(self, batch: Sample) -> Distribution:
         """Return the forecasts of a batch over (B, 1, H, W)."""
-        values = batch.ensemble.movedim(1, 0).contiguous()
+        return self.distribution_of(batch.ensemble.movedim(1, 0).contiguous())
+
+    def distribution_of(self, values: torch.Tensor) -> Distribution:
+        """Return the forecasts with these members, quantiles, or mean and standard deviation (M, ...)."""
         if self.kind == "members":
             return Ensemble(values)
         if self.kind == "quantiles":

@@ -51,7 +51,7 @@ class Url(str):
 FileAddress = Path | Url
 """A file, the folder of a Zarr store, or a URL."""
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 ICECHUNK_FILE = "refs/branch.main/ref.json"
 """The file in every Icechunk repository that names its last snapshot."""
 ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ICECHUNK_FILE)
@@ -267,7 +267,7 @@ def expand_addresses(paths: Paths) -> list[FileAddress]:
     for pattern in patterns:
         if isinstance(pattern, Url):
             found[pattern] = None
-        elif isinstance(pattern, str) and _URL.match(pattern):
+        elif isinstance(pattern, str) and URL.match(pattern):
             found[Url(pattern)] = None
         else:
             found.update(dict.fromkeys(_matches(str(Path(pattern).expanduser()))))
