@@ -19,7 +19,7 @@ PRODUCT_TEMPLATES = {
 MARS_TYPE = {"mean": "em", "spread": "es", "quantile": "pb", "probability": "ep"}
 DERIVED_FORECAST = {"mean": 0, "spread": 4}
 """WMO table 4.7: unweighted mean, and spread, of all members."""
-BELOW_LOWER, ABOVE_UPPER, ABOVE_LOWER, BELOW_UPPER = 0, 1, 3, 4
+ABOVE_LOWER, BELOW_UPPER = 3, 4
 """WMO table 4.9, probability type."""
 MOST_QUANTILES = 1000
 """Levels are k/n with n up to this number: `quantileValue` k of `totalNumberOfQuantiles` n."""
@@ -40,9 +40,14 @@ class StatisticHeader:
 
         GRIB1 has headers for mean and spread only, as ECMWF's types `em` and `es`.
         """
-        if message[7] == 1:
-            return self._first_edition(message)
         kind = self.product.kind
+        if message[7] == 1:
+            if kind not in DERIVED_FORECAST:
+                raise InputError(
+                    f"GRIB1 has no header for a {kind}, and the input is GRIB1; convert it with ecCodes' "
+                    "grib_set -s edition=2 IN OUT, or remove this product"
+                )
+            return self._with(message, {"perturbationNumber": 0})
         message = postprocessed(message)
         over_time = template_of(message) in (72, 73)
         keys: dict[str, int | None] = {"productDefinitionTemplateNumber": PRODUCT_TEMPLATES[kind][over_time]}
@@ -60,14 +65,6 @@ class StatisticHeader:
             keys |= {f"scaleFactorOf{side}Limit": factor, f"scaledValueOf{side}Limit": scaled}
             keys |= {f"scaleFactorOf{unused}Limit": None, f"scaledValueOf{unused}Limit": None}
         return self._with(message, keys)
-
-    def _first_edition(self, message: bytes) -> bytes:
-        if self.product.kind not in DERIVED_FORECAST:
-            raise InputError(
-                f"GRIB1 has no header for a {self.product.kind}, and the input is GRIB1; convert it with ecCodes' "
-                "grib_set -s edition=2 IN OUT, or remove this product"
-            )
-        return self._with(message, {"perturbationNumber": 0})
 
     def _with(self, message: bytes, keys: dict[str, int | None]) -> bytes:
         try:

@@ -28,9 +28,9 @@ from evaluation.report.maps import BETTER, Coast, ColourScale, colour_scale, map
 from evaluation.report.shown_data import PLUME_LEVELS, Plume, place_name
 from evaluation.score_xarray import ArrayForecasts
 from evaluation.scoring.score_options import choose_scores
-from evaluation.scoring.scoreboard import Scoreboard, judging_score
+from evaluation.scoring.scoreboard import Scoreboard
 from evaluation.scoring.scoring import ScoringOptions, score_models
-from evaluation.significance.field_significance import block_times, longest_lead_blocks, significant_cells
+from evaluation.significance.field_significance import longest_lead_blocks, significant_gain
 from evaluation.tables.score_json import scores_of
 from models.distribution import Distribution
 
@@ -52,7 +52,7 @@ def plot_gain(raw: Forecast, corrected: Forecast, truth: xr.DataArray, *, coasts
     """
     board = _scored(raw, corrected, truth, maps=True)
     models, lead = board.tallies, int(board.lead_times.max())
-    name = judging_score([board.fair_is_valid("corrected")])
+    name = board.judging_score("corrected")
     if name == "crps" and len({_count(one) for one in (raw, corrected)}) > 1:
         raise InputError(
             f"plot_gain: raw has {_count(raw)} members, corrected {_count(corrected)}, and the CRPS of fewer members "
@@ -60,12 +60,8 @@ def plot_gain(raw: Forecast, corrected: Forecast, truth: xr.DataArray, *, coasts
         )
     before, after = (models[one].per_cell[name][board.task.lead_times.index(lead), 0].value for one in board.tallies)
     gain = 100 * (before - after) / np.where(before > 0, before, np.nan)
-    title, tested = f"Gain {lead} h ahead", None
-    own, other = (models[one].per_block(name) for one in ("corrected", "raw"))
-    if own is None or other is None or (blocks := models["raw"].blocks) is None:
-        title += ", too few dates for a test"
-    else:
-        tested = significant_cells(own[:, 0], other[:, 0], block_times(blocks, board.init_times))
+    tested = significant_gain(board, 0, "corrected")
+    title = f"Gain {lead} h ahead" + (", too few dates for a test" if tested is None else "")
     label = f"{'fair' if name == 'crps_fair' else 'plain'} CRPS below raw (%)"
     scale = ColourScale(colour_scale([gain], True), BETTER, label)
     return _shown(map_panel(Coast(board.grid, None, coasts), gain, scale, title, tested))

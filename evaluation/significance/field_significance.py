@@ -11,6 +11,7 @@ from scipy.ndimage import maximum_filter, uniform_filter
 from scipy.special import stdtr
 
 from evaluation.scoring.aggregation import WeightedMean
+from evaluation.scoring.scoreboard import Scoreboard
 from evaluation.significance.effective_starts import EffectiveStarts
 from evaluation.significance.model_comparison import discoveries
 
@@ -59,6 +60,14 @@ def block_times(blocks: np.ndarray, init_times: np.ndarray) -> np.ndarray:
     return times
 
 
+def significant_gain(board: Scoreboard, target: int, name: str) -> np.ndarray | None:
+    """Return where a model and raw differ at the longest lead time, (H, W), None if there are too few dates."""
+    model, raw = (board.tallies[one].per_block(board.judging_score(name)) for one in (name, "raw"))
+    if model is None or raw is None or (blocks := board.tallies["raw"].blocks) is None:
+        return None
+    return discoveries(field_p_values(model[:, target], raw[:, target], block_times(blocks, board.init_times)))
+
+
 def field_p_values(model: WeightedMean, reference: WeightedMean, times: np.ndarray) -> np.ndarray:
     """Return the p-values (H, W) of no difference between two models, from sums (block, H, W) at `times` in seconds.
 
@@ -82,11 +91,6 @@ def field_p_values(model: WeightedMean, reference: WeightedMean, times: np.ndarr
         p_values = 2 * stdtr(np.maximum(1 / independent - 1, 1), -np.abs(mean / error))
     p_values = np.where(square > 0, p_values, np.where(mean == 0, 1.0, 0.0))
     return np.where(tested, p_values, np.nan)
-
-
-def significant_cells(model: WeightedMean, reference: WeightedMean, times: np.ndarray) -> np.ndarray:
-    """Return where two models differ (H, W), with at most 5 % false discoveries expected on the map."""
-    return discoveries(field_p_values(model, reference, times))
 
 
 def _inflation(deviation: np.ndarray, times: np.ndarray) -> np.ndarray:
