@@ -23,7 +23,7 @@ import xarray as xr
 from data_pipeline.common.checks import construct
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError, InterruptedRunError
-from data_pipeline.common.files import lock_folder, user_cache
+from data_pipeline.common.files import CACHE_ERRORS, cache_folder, lock_folder
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.common.messages import Level, subscribed
 from data_pipeline.common.named_options import described
@@ -212,12 +212,12 @@ def _kept_if_interrupted(identity: str) -> Iterator[Path]:
 
     A fit that runs beside another one of its identity, or cannot write there, gets a temporary folder.
     """
-    folder = user_cache("fits") / identity
     with ExitStack() as stack:
         try:
+            folder = cache_folder("fits") / identity
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock_folder(folder, folder / "checkpoints"))
-        except (InputError, OSError):
+        except (InputError, *CACHE_ERRORS):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deepweather-")))
         try:
             yield folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
-from data_pipeline.common.files import URL, Url, atomic_write, user_cache
+from data_pipeline.common.files import URL, Url, atomic_write, cache_folder
 from data_pipeline.common.identity import sha256_of, sha256_of_bytes
 from data_pipeline.common.messages import say
 
@@ -27,7 +27,7 @@ def local_file(address: str | Path) -> Path:
     url, wanted = Url(pinned[1] if pinned else address), pinned[2].lower() if pinned else ""
     if pinned and not re.fullmatch("[0-9a-f]{64}", wanted):
         raise InputError(f"{address} ends in no SHA-256, which has 64 hexadecimal digits; `sha256sum FILE` prints it")
-    folder, name = user_cache("correctors"), url.name.partition("?")[0]
+    folder, name = cache_folder("correctors"), url.name.partition("?")[0]
     if pinned and (kept := folder / wanted / name).is_file() and sha256_of(kept) == wanted:
         return kept
     content = _content(url)

@@ -149,7 +149,7 @@ def test_stations_are_cells_of_a_grid_without_neighbours():
 @pytest.mark.filterwarnings("ignore:all training samples are valid in 2014:UserWarning")
 def test_an_interrupted_fit_continues_at_the_next_call(tmp_path, monkeypatch):
     """It repeats no finished epoch, gives the corrector of a fit in one go, and then leaves no file behind."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path))
     options = {"model": {"model": "mlp", "width": 4, "baseline": None}, "epochs": 3, "emos_minutes": 0}
     expected = fitted(**options).state_dict()
     assert list(tmp_path.rglob("*.ckpt")) == []
@@ -160,7 +160,7 @@ def test_an_interrupted_fit_continues_at_the_next_call(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt, match="call it with the same arguments to continue it"):
         fitted(**options, progress=stop)
-    (folder,) = (tmp_path / "deepweather/fits").iterdir()
+    (folder,) = (tmp_path / "fits").iterdir()
     fitted(**options | {"seed": 1})
     corrector = fitted(**options)
     assert [line.split(":")[0] for line in corrector.notes if line.startswith("epoch")] == ["epoch   3 of 3"]

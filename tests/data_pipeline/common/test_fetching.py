@@ -16,9 +16,9 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.safetensors").write_bytes(CONTENT)
-    return tmp_path / "cache/deepweather/correctors"
+    return tmp_path / "cache/correctors"
 
 
 @pytest.mark.parametrize("pin", ["#sha256=", "@sha256:"])

@@ -19,7 +19,7 @@ __all__ = ["server"]
 @pytest.fixture
 def url(server, project, tmp_path, monkeypatch):
     """The URL of the EMOS of the project, with its hash."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "cache"))
     shutil.copy(project / "runs/emos/corrector.safetensors", tmp_path / "t2m.safetensors")
     return f"{server}/t2m.safetensors@sha256:{sha256_of(tmp_path / 't2m.safetensors')}"
 
@@ -47,7 +47,7 @@ def test_verbs_and_load_read_a_corrector_at_a_url(project, url, command, tmp_pat
 def test_train_and_evaluate_read_a_corrector_at_a_url(url, tmp_path):
     """The identity of a run has the URL and the hash of the file, as it has a path and its hash."""
     sha256 = url[-64:]
-    kept = tmp_path / "cache/deepweather/correctors" / sha256 / "t2m.safetensors"
+    kept = tmp_path / "cache/correctors" / sha256 / "t2m.safetensors"
     assert corrector_paths({"emos": url, "folds": [url, url]}) == {"emos": [kept], "folds": [kept, kept]}
     assert kept.read_bytes() == (tmp_path / "t2m.safetensors").read_bytes()
     assert hash_corrector_files({"from": url, "teacher": None}) == {"from": f"{url} {sha256[:16]}"}
