@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from conf import is_chosen, plain, verb
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.fetching import local_file
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.files import Url, expand_addresses, lock_folder, write_text
 from data_pipeline.formats.variables import checked_names
@@ -57,7 +58,7 @@ def main(cfg: DictConfig) -> list[str]:
         raise InputError(f"corrector must be the path of one file, got {path!r}")
     if not isinstance(options["run_dir"], str):
         raise InputError(f"run_dir must be the path of a folder, got {options['run_dir']!r}")
-    monitored, about = monitored_task(Path(path).expanduser(), options)
+    monitored, about = monitored_task(local_file(path), options)
     folder = Path(options["run_dir"]).expanduser()
     addresses = expand_addresses(forecasts) if forecasts else []
     files = [address.absolute() for address in addresses if isinstance(address, Path)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.sources.array_fields import DIMENSIONS, find_dimension, levels_of_arrays, whole_hours
 from data_pipeline.task import Task, Variable
 from data_pipeline.truth_checks import TruthChecks
-from data_pipeline.variables.thresholds import parse_thresholds
+from data_pipeline.variables.thresholds import Threshold, parse_thresholds
 from data_pipeline.variables.units import find_conversion
 from evaluation.regions import region_weights
 from evaluation.score_truth import check_truth
@@ -36,7 +38,7 @@ _BINS = 11
 
 def score(
     forecast: xr.DataArray | xr.Dataset,
-    truth: xr.DataArray,
+    truth: xr.DataArray | xr.Dataset,
     *,
     scores: str | Sequence[str] | None = None,
     thresholds: Sequence[str] = (),
@@ -44,7 +46,7 @@ def score(
     by_lead_time: bool = True,
     seed: int = 0,
     truth_checks: TruthChecks = "report",
-) -> xr.Dataset:
+) -> xr.Dataset | xr.DataTree:
     """Return the scores of a forecast of members, of mean and standard deviation, or of quantiles.
 
     `forecast` has the dimensions `init_time`, `latitude`, `longitude`, and `lead_time` (hours or timedelta) if it has
@@ -67,6 +69,9 @@ def score(
     is that of ties in rank histograms. Implausible values of the truth give a `UserWarning` that counts them; with
     `truth_checks="mask"` they are not scored, with `error` they raise an `InputError`.
 
+    If both are data sets, the result is a `DataTree` with such a data set for each variable of both, and for each
+    level of a variable aloft: `tree["2t"]`, `tree["t@850"]`. A `UserWarning` names variables that only one of them has.
+
     Forecasts that are not finite where there is truth, other grids and other units raise `InputError`.
 
     >>> import numpy as np, xarray as xr
@@ -82,22 +87,70 @@ def score(
     >>> bool(found.crps_fair_low.sel(lead_time=24, region="global") < exact)
     True
     """
-    arrays = ArrayForecasts.of(forecast, truth).checked(truth_checks)
-    task = arrays.task
+    of_one = partial(_score, scores=scores, drawn=drawn, by_lead_time=by_lead_time, seed=seed)
+    if not isinstance(truth, xr.Dataset):
+        arrays = ArrayForecasts.of(forecast, truth).checked(truth_checks)
+        return of_one(arrays, *parse_thresholds(list(thresholds), arrays.task))
+    pairs = _pairs_of(forecast, truth)
+    limits: Sequence[tuple[Threshold, ...]] = ((),) * len(pairs)
+    if thresholds:
+        variables = tuple(map(Variable.parse, pairs))
+        limits = parse_thresholds(list(thresholds), Task("score", variables, variables, (0,)))
+    targets = {name: ArrayForecasts.of(*pair).checked(truth_checks) for name, pair in pairs.items()}
+    return xr.DataTree.from_dict(
+        {name: of_one(arrays, own) for (name, arrays), own in zip(targets.items(), limits, strict=True)}
+    )
+
+
+def _score(
+    arrays: ArrayForecasts, limits: tuple[Threshold, ...], scores: str | Sequence[str] | None, drawn: bool,
+    by_lead_time: bool, seed: int,
+) -> xr.Dataset:  # fmt: skip
+    """Return the scores of one target."""
     chosen, _ = choose_scores(list(scores) if isinstance(scores, Sequence) and scores != "all" else scores)
     options = ScoringOptions(
-        seed=seed, scores=chosen, diagrams=(), thresholds=parse_thresholds(list(thresholds), task),
-        undrawn=() if drawn else ("raw",),
-    )  # fmt: skip
+        seed=seed, scores=chosen, diagrams=(), thresholds=(limits,), undrawn=() if drawn else ("raw",)
+    )
     models: dict[str, Forecaster] = {"raw": arrays.distribution}
     board = score_models(models, arrays, region_weights(arrays.grid), options=options)
     if isinstance(scores, Sequence) and scores != "all":
         if drawings := {*scores} - {one.name for one in chosen}:
-            raise InputError(f"score computes numbers, and {sorted(drawings)[0]} is a diagram; leave it out")
+            raise InputError(
+                f"score computes numbers, and {sorted(drawings)[0]} is a diagram; leave it out, or draw it with plot_*"
+            )
         for one in chosen:
             if why := one.missing(board.settings):
                 raise InputError(f"score cannot compute {one.name}: {why}")
     return _as_dataset(board, arrays, by_lead_time)
+
+
+def _pairs_of(forecast: xr.DataArray | xr.Dataset, truth: xr.Dataset) -> dict[str, tuple[xr.DataArray, xr.DataArray]]:
+    """Return forecast and truth of each variable, and of each level of a variable, that both data sets have."""
+    if not isinstance(forecast, xr.Dataset) or {"mean", "std"} <= {*forecast.data_vars}:
+        raise InputError("score: the truth is a data set of several variables; select the forecast's variable of it")
+    parts = [
+        {str(name): array for name, array in forecast.data_vars.items() if _has_members(array)},
+        {str(name): array for name, array in truth.data_vars.items()},
+    ]
+    for part in parts:
+        for name, array in list(part.items()):
+            if level := find_dimension(array, "level"):
+                levels = part.pop(name)[level].values
+                part |= {f"{name}@{one:g}": array.sel({level: one}) for one in levels}
+    both = [name for name in parts[0] if name in parts[1]]
+    alone = sorted({*parts[0]} ^ {*parts[1]})
+    if not both:
+        raise InputError(f"score: forecast and truth have no variable in common, but {', '.join(alone)}; rename one")
+    if alone:
+        warnings.warn(
+            f"score: {len(alone)} variables are not in both data sets and not scored: {', '.join(alone)}",
+            UserWarning, stacklevel=3,
+        )  # fmt: skip
+    return {name: (parts[0][name], parts[1][name]) for name in both}
+
+
+def _has_members(array: xr.DataArray) -> bool:
+    return any(find_dimension(array, name) for name in ("number", "quantile"))
 
 
 @dataclass(eq=False)
@@ -187,7 +240,10 @@ class ArrayForecasts:
 
     def distribution(self, batch: Sample) -> Distribution:
         """Return the forecasts of a batch over (B, 1, H, W)."""
-        values = batch.ensemble.movedim(1, 0).contiguous()
+        return self.distribution_of(batch.ensemble.movedim(1, 0).contiguous())
+
+    def distribution_of(self, values: torch.Tensor) -> Distribution:
+        """Return the forecasts with these members, quantiles, or mean and standard deviation (M, ...)."""
         if self.kind == "members":
             return Ensemble(values)
         if self.kind == "quantiles":

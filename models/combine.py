@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from conf import build, plain, verb
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.fetching import local_file
 from data_pipeline.common.messages import warn
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.store import choose_source
@@ -41,7 +42,7 @@ def main(cfg: DictConfig) -> None:
     if given != VALIDATION and data is not None:
         raise InputError("data is read with weights=validation only; add it, or leave out data")
     weights = None if given in (None, VALIDATION) else check_shares(given, len(paths))
-    committee = combine([Path(path) for path in paths], weights)
+    committee = combine([local_file(path) for path in paths], weights)
     if given == VALIDATION:
         forecasts = validation_forecasts(committee, build(data.archive), data.store)
         print("\n".join(forecasts.ledger.lines("validation")))

@@ -15,6 +15,7 @@ from data_pipeline.common.checks import check_boolean, check_choice
 from data_pipeline.common.cost_meter import CostMeter, print_usage
 from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.common.extras import package
+from data_pipeline.common.fetching import local_file
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.files import expand_paths
 from data_pipeline.common.machine_memory import MEDIUM_ARRAYS, keep_freed_memory
@@ -152,7 +153,7 @@ def make_guards(options: Mapping[str, Any], engines: list[Engine], mesh: Process
     for name in known:
         if name not in paths:
             raise InputError(f"fallback has no file for the corrector {name}; name one for each corrector")
-        (fallback,) = load_engines({name: file_path("fallback", paths[name])}, options["device"], mesh)
+        (fallback,) = load_engines({name: corrector_file("fallback", paths[name])}, options["device"], mesh)
         guards.append(Guard(on_problem, fallback, untrained))
     return guards
 
@@ -211,7 +212,13 @@ def engine_paths(option: object) -> dict[str, Path]:
             raise InputError("corrector names a file twice; name each corrector once")
     if not named:
         raise InputError("corrector is empty; name the file of a corrector")
-    return {str(name): file_path("corrector", value) for name, value in named.items()}
+    return {str(name): corrector_file("corrector", value) for name, value in named.items()}
+
+
+def corrector_file(option: str, value: object) -> Path:
+    """Return the file of a corrector, which is fetched if the option is a URL."""
+    file_path(option, value)
+    return local_file(str(value))
 
 
 def file_path(option: str, value: object) -> Path:

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from conf import plain, verb
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.fetching import local_file
 from models.engines.onnx_export import export
 
 
@@ -18,7 +19,7 @@ def main(cfg: DictConfig) -> None:
     for name in ("corrector", "output"):
         if not isinstance(options[name], str) or not options[name]:
             raise InputError(f"{name} must be the path of one file, got {options[name]!r}")
-    path, output = (Path(options[name]).expanduser() for name in ("corrector", "output"))
+    path, output = local_file(options["corrector"]), Path(options["output"]).expanduser()
     if output.suffix != ".onnx":
         raise InputError(f"output={output} must end in .onnx, such as {output.with_suffix('.onnx')}")
     equality = export(path, output)

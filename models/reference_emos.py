@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import CACHE_ERRORS, cache_folder
 from data_pipeline.common.identity import hash_of
 from data_pipeline.common.messages import say
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
-from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
 from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task, reads_moments

@@ -9,6 +9,7 @@ import os
 import runpy
 import sys
 import warnings
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any
 
 from data_pipeline.common import interruption
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from data_pipeline.regridding.target import TargetGrid as TargetGrid
     from data_pipeline.synthetic.twin.twin_datasets import twin as twin
     from data_pipeline.task import Task as Task
+    from evaluation.report.plots import plot_gain as plot_gain
+    from evaluation.report.plots import plot_meteogram as plot_meteogram
+    from evaluation.report.plots import plot_rank_histogram as plot_rank_histogram
+    from evaluation.report.plots import plot_reliability as plot_reliability
     from evaluation.score_xarray import score as score
     from models.correction.loading import load as load
     from models.corrector import Corrector as Corrector
@@ -42,10 +47,16 @@ NAMES = {
     "open_ensemble": "data_pipeline.formats.open",
     "open_static": "data_pipeline.formats.open",
     "open_table": "data_pipeline.formats.table.table_datasets",
+    "plot_gain": "evaluation.report.plots",
+    "plot_meteogram": "evaluation.report.plots",
+    "plot_rank_histogram": "evaluation.report.plots",
+    "plot_reliability": "evaluation.report.plots",
     "score": "evaluation.score_xarray",
     "twin": "data_pipeline.synthetic.twin.twin_datasets",
 }
 """The module that defines each name of the Python interface."""
+
+ACCESSOR = "models.correction.accessor"
 
 VERBS = {
     "prepare": ("data_pipeline.prepare", "make the data of the twin experiment, or index your own files"),
@@ -67,6 +78,30 @@ USAGE = "usage: deepweather VERB [FILE.yaml] [option=value ...]\n\n" + "\n".join
 )
 PRINTED_BY_HYDRA = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc"}
 """Flags with which Hydra prints something, and the verb does not run."""
+
+
+class _WithAccessor:
+    """A finder of modules: registers `dataset.deepweather` when xarray is imported, which takes half a second."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return xarray's own spec, whose loader then imports the accessor; None for all other modules."""
+        spec = PathFinder.find_spec(name, path, target) if name == "xarray" else None
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                run(module)
+                importlib.import_module(ACCESSOR)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+if "xarray" in sys.modules:
+    importlib.import_module(ACCESSOR)
+elif _WithAccessor not in sys.meta_path:
+    sys.meta_path.insert(0, _WithAccessor)
 
 
 def __getattr__(name: str) -> Any:

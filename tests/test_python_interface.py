@@ -52,6 +52,17 @@ def test_files_are_read_without_the_packages_of_training(printed):
     assert heavy & {*printed[1].split()} == set()
 
 
+@pytest.mark.parametrize("order", ["deepweather, xarray", "xarray, deepweather"])
+def test_datasets_have_the_accessor_in_both_orders_of_imports(order):
+    """It needs neither PyTorch nor a name of `deepweather` that was used before."""
+    code = f"import {order}, sys; print(xarray.Dataset().deepweather.correct.__doc__[:20], 'torch' in sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "scripts", env={"PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert (process.stdout, process.stderr) == ("Return the forecasts False\n", "")
+
+
 def test_data_is_read_without_torch(printed):
     """Cluster workers, `prepare` and the functions that open files start faster without PyTorch."""
     assert "torch" not in {*printed[2].split(), *printed[3].split()}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+import shutil
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import xarray as xr
 from data_pipeline.common.checks import construct
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.files import CACHE_ERRORS, cache_folder, lock_folder
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.common.messages import Level, subscribed
 from data_pipeline.common.named_options import described
@@ -38,6 +41,7 @@ from training.auto import is_auto, train_auto
 from training.noise_fit import add_noise, check_noise
 from training.optimization.loss import Loss
 from training.optimization.specs import build_spec
+from training.run.run_folder import RUN_FORMAT
 from training.run.trainer_options import TrainerOptions
 from training.training_run import Run, TrainingPlan, train_corrector
 
@@ -102,8 +106,9 @@ def fit(
     be fitted and a model that is worse than the raw ensemble give a `UserWarning`; `notes` of the corrector has all
     lines.
 
-    The corrector equals the result of `deepweather train` with the same data and options, bit for bit. Raises
-    `InputError`.
+    The corrector equals the result of `deepweather train` with the same data and options, bit for bit. An interrupted
+    fit (Ctrl-C, the end of the process) keeps its checkpoints, and the next call with the same arguments continues from
+    them. Raises `InputError`.
     """
     if not isinstance(task, Task):
         raise InputError(f"task must be a Task, got {type(task).__name__}; make it with Task(name=..., inputs=[...])")
@@ -130,21 +135,19 @@ def fit(
         with (
             _unchanged_state(),
             subscribed(messages),
-            tempfile.TemporaryDirectory(prefix="deepweather-") as folder,
+            _kept_if_interrupted(identity := _identity(plan, source.fingerprint)) as folder,
             CostMeter() as meter,
         ):
-            run = Run(
-                Path(folder), _identity(plan, source.fingerprint), source.fingerprint,
-                source.ensemble_fields(own.inputs, own.lead_times).grid,
-            )  # fmt: skip
+            grid = source.ensemble_fields(own.inputs, own.lead_times).grid
+            run = Run(folder, identity, source.fingerprint, grid)
             corrector = (train_auto if is_auto(plan) else train_corrector)(
                 plan, run, Mesh.single(), meter, lambda found: None
             )
             assert corrector is not None, "only TrainerOptions.pruning ends a run without a corrector"
             if noise:
                 add_noise(corrector, plan)
-    except InterruptedRunError:
-        raise KeyboardInterrupt from None
+    except (InterruptedRunError, KeyboardInterrupt):
+        raise KeyboardInterrupt("the fit was interrupted; call it with the same arguments to continue it") from None
     except InputError as error:
         text = str(error)
         for group in OPTION_GROUPS:
@@ -200,7 +203,30 @@ def _loss_of(loss: str | Mapping[str, Any] | Loss) -> Loss:
 def _identity(plan: TrainingPlan, fingerprint: str) -> str:
     """Return a hash of everything on which the corrector depends, as `run_folder.claim` does for a command."""
     decisive = [plan.spec, plan.task.to_json(), repr(plan.split), repr(plan.loss), repr(plan.options), plan.members]
-    return fingerprint_of(*decisive, fingerprint)
+    return fingerprint_of(*decisive, fingerprint, RUN_FORMAT, version("deepweather"))
+
+
+@contextmanager
+def _kept_if_interrupted(identity: str) -> Iterator[Path]:
+    """Yield the folder of a fit. An interrupted fit leaves it behind, and the next fit of this identity gets it again.
+
+    A fit that runs beside another one of its identity, or cannot write there, gets a temporary folder.
+    """
+    with ExitStack() as stack:
+        try:
+            folder = cache_folder("fits") / identity
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock_folder(folder, folder / "checkpoints"))
+        except (InputError, *CACHE_ERRORS):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deepweather-")))
+        try:
+            yield folder
+        except (InterruptedRunError, KeyboardInterrupt):
+            raise
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _in_memory(dataset: xr.Dataset) -> bool:

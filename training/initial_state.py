@@ -15,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.fetching import local_file
 from data_pipeline.common.identity import sha256_of
 from data_pipeline.common.messages import warn
 from data_pipeline.dates import Dates
@@ -89,9 +90,9 @@ def hash_corrector_files(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in options.items() if value is not None or name not in optional}
     for name in CORRECTOR_FILES:
         if (path := found.get(name)) is not None:
-            if not Path(path).is_file():
+            if not (file := local_file(path)).is_file():
                 raise InputError(f"{name}: there is no corrector {path}; train it first")
-            found[name] = f"{path} {sha256_of(path)[:16]}"
+            found[name] = f"{path} {sha256_of(file)[:16]}"
     return found
 
 

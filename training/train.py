@@ -16,6 +16,7 @@ from conf import build, plain, store_command, verb
 from data_pipeline.archive import Archive, regridding_of
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.fetching import local_file
 from data_pipeline.common.files import write_text
 from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.common.messages import say
@@ -30,7 +31,7 @@ from models.parallel.mesh import Mesh, join_mesh
 from models.parallel.mesh_shape import mesh_shape
 from models.parallel.single_process import SingleProcess
 from training.auto import is_auto, train_auto
-from training.initial_state import hash_corrector_files
+from training.initial_state import CORRECTOR_FILES, hash_corrector_files
 from training.noise_fit import add_noise, check_noise
 from training.optimization.loss import Loss
 from training.run.run_folder import FolderLock, claim, resumable
@@ -111,11 +112,12 @@ def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:
             f"teacher_weight={cfg.teacher_weight} needs a teacher; set teacher, or leave out teacher_weight"
         )
     names = [name for name in ("train", "val") if name == "train" or split.validates]
+    first, pretrained, teacher = (cfg[name] and str(local_file(cfg[name])) for name in CORRECTOR_FILES)
     return TrainingPlan(
         spec, task,
         {name: choose_source(archive, cfg.data.store, split.dates(name, task.lead_times)) for name in names},
-        split, loss, options, build(cfg.data.cache), cfg.max_members, statistics, cfg.initial_weights, cfg["from"],
-        cfg.teacher, cfg.teacher_weight, regridding_of(archive),
+        split, loss, options, build(cfg.data.cache), cfg.max_members, statistics, first, pretrained, teacher,
+        cfg.teacher_weight, regridding_of(archive),
     )  # fmt: skip
 
 

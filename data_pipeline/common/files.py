@@ -51,11 +51,23 @@ class Url(str):
 FileAddress = Path | Url
 """A file, the folder of a Zarr store, or a URL."""
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
+CACHE_ERRORS = (OSError, RuntimeError)
+"""Errors of a cache folder that cannot be used; RuntimeError if the user has no home folder."""
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 ICECHUNK_FILE = "refs/branch.main/ref.json"
 """The file in every Icechunk repository that names its last snapshot."""
 ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray", ICECHUNK_FILE)
 """Names of metadata files; the folder of every Zarr store and Icechunk repository holds at least one of them."""
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder `name` in the cache of this project: of a file format, or of another kind of files.
+
+    It may not exist, or not be writable (`CACHE_ERRORS`).
+    """
+    own = os.environ.get("DEEPWEATHER_CACHE")
+    shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (Path(own) if own else shared / "deepweather") / name
 
 
 def is_zarr_folder(path: Path) -> bool:
@@ -268,7 +280,7 @@ def expand_addresses(paths: Paths) -> list[FileAddress]:
     for pattern in patterns:
         if isinstance(pattern, Url):
             found[pattern] = None
-        elif isinstance(pattern, str) and _URL.match(pattern):
+        elif isinstance(pattern, str) and URL.match(pattern):
             found[Url(pattern)] = None
         else:
             found.update(dict.fromkeys(_matches(str(Path(pattern).expanduser()))))

@@ -15,20 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import CACHE_ERRORS, atomic_write, cache_folder
 from data_pipeline.common.identity import sha256_of_bytes
 
 CHECKSUM, JSON_LENGTH = struct.Struct("<I"), struct.Struct("<Q")
 """The checksum of everything after it; the length of the line of JSON."""
-CACHE_ERRORS = (OSError, RuntimeError)
-"""Errors of a cache folder that cannot be used; RuntimeError if the user has no home folder."""
-
-
-def cache_folder(file_format: str) -> Path:
-    """Return the folder of the cache files of a format."""
-    own = os.environ.get("DEEPWEATHER_CACHE")
-    shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(own) if own else shared / "deepweather") / file_format
 
 
 def read_cache(file_format: str, path: Path, identity: str) -> tuple[dict[str, Any], memoryview] | None:

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write, describe_state
+from data_pipeline.common.files import CACHE_ERRORS, atomic_write, cache_folder, describe_state
 from data_pipeline.common.identity import hash_of
-from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.formats.zarr.detection import is_references

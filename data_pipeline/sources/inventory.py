@@ -11,11 +11,17 @@ from pathlib import Path
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import FileAddress, expand_addresses, expand_paths, remove_abandoned_files, total_bytes
+from data_pipeline.common.files import (
+    FileAddress,
+    cache_folder,
+    expand_addresses,
+    expand_paths,
+    remove_abandoned_files,
+    total_bytes,
+)
 from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
-from data_pipeline.formats.cache_files import cache_folder
 from data_pipeline.formats.grib.cache import index_file, is_cached, table_of
 from data_pipeline.formats.registry import GRIB
 from data_pipeline.protocols import DataSource

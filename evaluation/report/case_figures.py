@@ -52,22 +52,27 @@ def case_maps(fields: MapData, name: str, best: str, units: str, factor: float) 
 def plume_drawing(fields: MapData, name: str, best: str, units: str, factor: float, colour: str) -> Drawing:
     """Draw raw members, corrected quantiles and analysis in cells of a case, over lead time if there are several."""
     case = fields.cases[name]
-    panels, columns = [], _plume_columns(case.plumes, fields, factor)
-    for plume in case.plumes:
-        title = f"{plume.choice}: {place_name(fields.grid, plume.cell)}"
-        with matplotlib.rc_context(RC):
-            names = ("raw members", f"{best} 5–95 %", f"{best} 25–75 %", "analysis")
-            figure, ax = chart(1.7, 0.62, names)
-            draw = _draw_over_leads if len(plume.leads) > 1 else _draw_one_lead
-            draw(ax, plume, best, factor, colour)
-            ax.set_ylabel(units)
-            ax.set_title(title)
-            add_legend(figure, ax, names)
-        panels.append(Panel(figure, f"Forecasts of one cell by raw members and {best}. {title}"))
+    panels = tuple(
+        plume_panel(plume, f"{plume.choice}: {place_name(fields.grid, plume.cell)}", best, units, factor, colour)
+        for plume in case.plumes
+    )
     return Drawing(
-        f"plumes_{name}", "cases", f"Meteograms: {TITLES[name].lower()}", _case_note(case, name, best), tuple(panels),
-        columns,
+        f"plumes_{name}", "cases", f"Meteograms: {TITLES[name].lower()}", _case_note(case, name, best), panels,
+        _plume_columns(case.plumes, fields, factor),
     )  # fmt: skip
+
+
+def plume_panel(plume: Plume, title: str, best: str, units: str, factor: float, colour: str) -> Panel:
+    """Draw raw members, corrected quantiles and analysis in one cell, over lead time if there are several."""
+    with matplotlib.rc_context(RC):
+        names = ("raw members", f"{best} 5–95 %", f"{best} 25–75 %", "analysis")
+        figure, ax = chart(1.7, 0.62, names)
+        draw = _draw_over_leads if len(plume.leads) > 1 else _draw_one_lead
+        draw(ax, plume, best, factor, colour)
+        ax.set_ylabel(units)
+        ax.set_title(title)
+        add_legend(figure, ax, names)
+    return Panel(figure, f"Forecasts of one cell by raw members and {best}. {title}")
 
 
 def _draw_over_leads(ax: Axes, plume: Plume, best: str, factor: float, colour: str) -> None:
@@ -77,7 +82,7 @@ def _draw_over_leads(ax: Axes, plume: Plume, best: str, factor: float, colour: s
     for number, member in enumerate(factor * plume.members.T):
         ax.plot(leads, member, color=REFERENCE_COLOURS["raw"], lw=0.7, label="raw members" if number == 0 else None)
     ax.plot(leads, quantiles[:, 2], color=colour, lw=1.6)
-    ax.plot(leads, factor * plume.truth, "o-", color=INK, ms=3.5, lw=1.4, label="analysis")
+    ax.plot(leads, factor * plume.truth, "o-", color=INK, ms=3.5, lw=1.4, label=_truth_label(plume))
     ax.set_xlabel("lead time (h)")
     rule(ax, "y")
 
@@ -92,12 +97,16 @@ def _draw_one_lead(ax: Axes, plume: Plume, best: str, factor: float, colour: str
         low, high = quantiles[[first, last]]
         ax.bar(1, high - low, width, low, color=colour, alpha=alpha, label=f"{best} {label}")
     ax.plot([0.85, 1.15], [quantiles[2]] * 2, color=colour, lw=1.8)
-    ax.axhline(factor * float(plume.truth[0]), color=INK, lw=1.4, label="analysis")
+    ax.axhline(factor * float(plume.truth[0]), color=INK, lw=1.4, label=_truth_label(plume))
     ax.set_xlim(-0.6, 1.6)
     ax.set_xticks([0, 1], ["raw", best])
     ax.set_xlabel(f"+{int(plume.leads[0])} h")
     set_limits(ax, "y", [members, quantiles, factor * plume.truth], 0.1)
     ax.grid(axis="y", color=FAINT, alpha=0.3, lw=0.6)
+
+
+def _truth_label(plume: Plume) -> str | None:
+    return "analysis" if np.isfinite(plume.truth).any() else None
 
 
 def _plume_columns(plumes: tuple[Plume, ...], fields: MapData, factor: float) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from data_pipeline.archive import Archive
 from data_pipeline.cluster import Cluster
 from data_pipeline.common.checks import check_between, check_choice, check_integer
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import expand_paths
+from data_pipeline.common.fetching import local_file
+from data_pipeline.common.files import URL, expand_paths
 from data_pipeline.common.identity import fingerprint_of, sha256_of
 from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource, Fields
@@ -170,7 +171,11 @@ def corrector_paths(given: object) -> dict[str, list[Path]]:
         if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
             raise InputError(f"correctors.{name} must be a path, or a list of paths of all folds, got {path!r}")
         found[str(name)] = [
-            file for pattern in patterns for file in (expand_paths(pattern) if has_magic(pattern) else [Path(pattern)])
+            file
+            for pattern in patterns
+            for file in (
+                expand_paths(pattern) if has_magic(pattern) and not URL.match(pattern) else [local_file(pattern)]
+            )
         ]
     return found
 

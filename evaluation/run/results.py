@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data_pipeline.archive import Archive
 from data_pipeline.common.files import write_text
 from data_pipeline.common.messages import say
@@ -29,8 +27,7 @@ from evaluation.run.shown_corrector import choose_shown
 from evaluation.run.training_runs import with_first_runs
 from evaluation.scoring.scoreboard import DISTRIBUTION, Scoreboard
 from evaluation.scoring.scoring import Forecaster
-from evaluation.significance.field_significance import block_times, field_p_values
-from evaluation.significance.model_comparison import discoveries
+from evaluation.significance.field_significance import significant_gain
 from evaluation.tables.csv_tables import StartScores, write_score_table, write_start_table, write_station_table
 from evaluation.tables.score_dataset import write_score_file
 from evaluation.tables.score_json import SCORES_FORMAT, scores_of
@@ -177,16 +174,8 @@ class Evaluation:
         simulated = archive.oracle is not None or not isinstance(archive, Archive)
         return MapData(
             grid, lead, crps, fair, bias, shown.cases, land, shows_earth(grid, land, simulated), squared, expected,
-            significant=self._significant(target, shown.scores["best"]["model"]), experts=shown.experts,
+            significant=significant_gain(self.board, target, shown.scores["best"]["model"]), experts=shown.experts,
         )  # fmt: skip
-
-    def _significant(self, target: int, best: str) -> np.ndarray | None:
-        """Return where the shown model and raw differ at the longest lead time, None if there are too few dates."""
-        board, statistic = self.board, self.board.judging_score(best)
-        model, raw = (board.tallies[name].per_block(statistic) for name in (best, "raw"))
-        if model is None or raw is None or (blocks := board.tallies["raw"].blocks) is None:
-            return None
-        return discoveries(field_p_values(model[:, target], raw[:, target], block_times(blocks, board.init_times)))
 
     def _write(self, shown: Sequence[Shown]) -> None:
         from evaluation.report.page import write_report  # imports matplotlib

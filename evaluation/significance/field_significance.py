@@ -11,7 +11,9 @@ from scipy.ndimage import maximum_filter, uniform_filter
 from scipy.special import stdtr
 
 from evaluation.scoring.aggregation import WeightedMean
+from evaluation.scoring.scoreboard import Scoreboard
 from evaluation.significance.effective_starts import EffectiveStarts
+from evaluation.significance.model_comparison import discoveries
 
 MOST_BYTES, BYTES = 1 << 27, 20
 """Memory for the sums of one model, and the memory of one cell and block: two kinds of CRPS and the weight."""
@@ -56,6 +58,14 @@ def block_times(blocks: np.ndarray, init_times: np.ndarray) -> np.ndarray:
     chosen = blocks >= 0
     times: np.ndarray = np.bincount(blocks[chosen], init_times[chosen]) / np.bincount(blocks[chosen])
     return times
+
+
+def significant_gain(board: Scoreboard, target: int, name: str) -> np.ndarray | None:
+    """Return where a model and raw differ at the longest lead time, (H, W), None if there are too few dates."""
+    model, raw = (board.tallies[one].per_block(board.judging_score(name)) for one in (name, "raw"))
+    if model is None or raw is None or (blocks := board.tallies["raw"].blocks) is None:
+        return None
+    return discoveries(field_p_values(model[:, target], raw[:, target], block_times(blocks, board.init_times)))
 
 
 def field_p_values(model: WeightedMean, reference: WeightedMean, times: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_pipeline.common.extras import package
+from data_pipeline.common.fetching import local_file
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from models.engines.onnx_engine import OnnxEngine
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 def load(path: str | Path) -> Corrector | ExportedCorrector:
     """Return the corrector in a file of `train`, `fit` or `combine`, or in an ONNX file of `export`.
 
-    An exported corrector needs no PyTorch. Raises `InputError` if the file is missing, damaged or not a corrector.
+    `path` may be a URL, such as `https://…` or `hf://…`; see `local_file`. An exported corrector needs no PyTorch.
+    Raises `InputError` if the file is missing, damaged or not a corrector.
     """
-    path = Path(path).expanduser()
+    path = local_file(path)
     if path.is_file() and file_format(path) is ONNX_FORMAT:
         return ExportedCorrector(path)
     with package("a corrector that is not exported", "train"):

@@ -90,6 +90,25 @@ def test_a_score_over_lead_times_is_one_number():
     assert float(own.sel(region="unweighted")) == pytest.approx(energy, rel=1e-5)
 
 
+def test_data_sets_give_a_tree_with_the_scores_of_each_target_and_level():
+    """Each node has the numbers of its own call, and a threshold belongs to the target whose units it has."""
+    upper = xr.concat([MEMBERS - 30, MEMBERS - 60], xr.DataArray([850, 500], dims="level", name="level"))
+    truths = xr.concat([TRUTH - 31, TRUTH - 60], upper.level)
+    members, truth = MEMBERS.assign_attrs(units="K"), TRUTH.assign_attrs(units="K")
+    forecast = xr.Dataset({"2t": members, "t": upper.assign_attrs(units="K"), "tp": MEMBERS, "lsm": TRUTH[0, 0]})
+    with pytest.warns(UserWarning, match="^score: 2 variables are not in both data sets and not scored: t2m, tp$"):
+        tree = score(
+            forecast,
+            xr.Dataset({"2t": truth, "t": truths.assign_attrs(units="K"), "t2m": TRUTH}),
+            thresholds=["2t > 280 K", "t@500 > 220 K"],
+        )
+    assert list(tree.children) == ["2t", "t@850", "t@500"]
+    xr.testing.assert_identical(tree["2t"].to_dataset(), score(members, truth.rename("2t"), thresholds=["> 280 K"]))
+    assert "brier" not in tree["t@850"]
+    shift = (tree["t@850"].bias - tree["t@500"].bias).sel(region="global").values
+    np.testing.assert_allclose(shift, 1, rtol=1e-3)
+
+
 def test_mean_and_standard_deviation_have_the_closed_form():
     mean, std = MEMBERS.astype(float).mean("number"), MEMBERS.astype(float).std("number", ddof=1)
     found = score(xr.Dataset({"mean": mean, "std": std}), TRUTH.astype(float))
@@ -171,7 +190,9 @@ def test_missing_truth_has_no_weight_and_dependent_members_no_factor():
         (MEMBERS.isel(number=0), TRUTH, {}, "it needs number (one member or more), quantile, or a data set"),
         (MEMBERS.to_dataset(name="a").assign(b=TRUTH), TRUTH, {}, "has the variables a, b; give one array, or a"),
         (MEMBERS, MEMBERS, {}, "the truth has the dimension number; select one value"),
-        (MEMBERS, TRUTH.to_dataset(), {}, "truth must be a DataArray, got Dataset; select one variable"),
+        (MEMBERS, TRUTH.to_dataset(), {}, "truth is a data set of several variables; select the forecast's"),
+        (MEMBERS.to_dataset(name="a"), TRUTH.to_dataset(), {}, "no variable in common, but a, t2m; rename one"),
+        (MEMBERS, None, {}, "truth must be a DataArray, got NoneType; select one variable"),
         (MEMBERS.isel(latitude=0), TRUTH, {}, "the forecast lacks the dimension latitude; it has init_time, lead_time"),
         (MEMBERS.expand_dims(level=[850]), TRUTH, {}, "the forecast has the dimension level; select one value of it"),
         (MEMBERS, TRUTH.isel(latitude=[0, 1]), {}, "the forecast has 4 x 4 points"),

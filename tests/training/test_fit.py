@@ -1,6 +1,7 @@
 """`fit` as a function: arguments, warnings, what it leaves alone. tests/test_python_door.py compares its numbers."""
 
 import random
+import signal
 import warnings
 
 import numpy as np
@@ -143,3 +144,25 @@ def test_stations_are_cells_of_a_grid_without_neighbours():
     assert found["2t"].dims == stations["2t"].dims
     np.testing.assert_allclose(found["2t"].values.reshape(expected.shape), expected, rtol=1e-6)
     xr.testing.assert_identical(corrector.correct(stations.chunk(init_time=3)).compute(), found)
+
+
+@pytest.mark.filterwarnings("ignore:all training samples are valid in 2014:UserWarning")
+def test_an_interrupted_fit_continues_at_the_next_call(tmp_path, monkeypatch):
+    """It repeats no finished epoch, gives the corrector of a fit in one go, and then leaves no file behind."""
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path))
+    options = {"model": {"model": "mlp", "width": 4, "baseline": None}, "epochs": 3, "emos_minutes": 0}
+    expected = fitted(**options).state_dict()
+    assert list(tmp_path.rglob("*.ckpt")) == []
+
+    def stop(one):
+        if str(one).startswith("epoch   2 of 3"):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="call it with the same arguments to continue it"):
+        fitted(**options, progress=stop)
+    (folder,) = (tmp_path / "fits").iterdir()
+    fitted(**options | {"seed": 1})
+    corrector = fitted(**options)
+    assert [line.split(":")[0] for line in corrector.notes if line.startswith("epoch")] == ["epoch   3 of 3"]
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in corrector.state_dict().items())
+    assert not folder.exists()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import CSV_FORMAT, PARQUET_FORMAT, SQLITE_FORMAT, file_format
-from data_pipeline.common.files import atomic_path, describe_state
+from data_pipeline.common.files import CACHE_ERRORS, atomic_path, cache_folder, describe_state
 from data_pipeline.common.identity import sha256_of, sha256_of_bytes
-from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder, read_cache, write_cache
+from data_pipeline.formats.cache_files import read_cache, write_cache
 from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.formats.table.columns import role_of_column
 
