@@ -169,7 +169,7 @@ def scoring_rows(rounds: int) -> list[Row]:
     BUDGET.limit(2)
     fastest = min((name for name in times if name.startswith("scoringrules")), key=times.__getitem__)
     return [
-        Row("scoring", "this project", "", times["ours"]),
+        Row("scoring", "this project", "", times["ours"], "six scores"),
         Row("scoring", "scoringrules", version_of("scoringrules"), times[fastest], f"estimator {fastest.split()[1]}"),
         *(Row("scoring", name, version_of(name), times[name]) for name in ("properscoring", "xskillscore", "scores")),
     ]
