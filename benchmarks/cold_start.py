@@ -102,9 +102,7 @@ def installed_size() -> tuple[int, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and report."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args(arguments)
+    options = command_line(__doc__, rounds=5).parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         small, large = folder / "small", folder / "large"

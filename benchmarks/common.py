@@ -7,13 +7,18 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
+from data_pipeline.common.cost_meter import peak_memory
+from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.grid import Grid
+from data_pipeline.task import Variable
 
 _Result = TypeVar("_Result")
 
@@ -29,10 +34,15 @@ ECMWF_KEYS = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber"
 """GRIB1 keys of ECMWF's ensemble."""
 
 
-def command_line(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the option `--json`; `description` is the docstring of the benchmark."""
+def command_line(description: str | None, **numbers: int) -> argparse.ArgumentParser:
+    """Return a parser with the option `--json`, and with options that are `numbers`, given with their defaults.
+
+    `description` is the docstring of the benchmark, which shows its options.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print the ratios also as JSON, in the last line")
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"a number (default {default})")
     return parser
 
 
@@ -51,25 +61,38 @@ def report(name: str, ratios: Mapping[str, float], as_json: bool) -> None:
         print(json.dumps({"benchmark": name, "ratios": dict(ratios), "machine": machine()}))
 
 
-def elapsed(work: Callable[[], object]) -> float:
+def elapsed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the seconds that one call takes."""
-    began = time.perf_counter()
+    began = clock()
     work()
-    return time.perf_counter() - began
+    return clock() - began
 
 
-def best_times(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def best_times(
+    works: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Return the shortest time of each function; every round calls all of them in turn."""
     times = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
         for name, work in works.items():
-            times[name] = min(times[name], elapsed(work))
+            times[name] = min(times[name], elapsed(work, clock))
     return times
+
+
+def filling(path: Path, variables: Sequence[Variable], leads: Sequence[int], out: np.ndarray) -> Callable[[], None]:
+    """Return a function that fills `out` (L, M, C, H, W) with forecasts of one start in a file, with this project."""
+    fields = ensemble_fields(path, variables, leads)
+
+    def read() -> None:
+        for lead in range(len(leads)):
+            fields.read(fields.cells[0, lead], out[lead])
+
+    return read
 
 
 def memory_rise(work: Callable[..., object], *arguments: object) -> int:
     """Call `work` in a new process; return by how many bytes the call raises the peak memory of that process."""
-    return in_process(_memory_rise, work, *arguments)
+    return in_process(rise_here, work, *arguments)
 
 
 def in_process(work: Callable[..., _Result], *arguments: object) -> _Result:
@@ -78,18 +101,9 @@ def in_process(work: Callable[..., _Result], *arguments: object) -> _Result:
         return process.submit(work, *arguments).result()
 
 
-def _memory_rise(work: Callable[..., object], *arguments: object) -> int:
-    reset_peak_memory()
+def rise_here(work: Callable[..., object], *arguments: object) -> int:
+    """Call `work`; return by how many bytes the call raises the peak memory of this process."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak, which a process inherits, is its memory now
     before = peak_memory()
     work(*arguments)
     return peak_memory() - before
-
-
-def reset_peak_memory() -> None:
-    """Set the peak memory of this process to its memory now; a process inherits the peak of its parent."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_memory() -> int:
-    """Return the peak memory of this process in bytes."""
-    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024

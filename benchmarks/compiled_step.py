@@ -49,10 +49,8 @@ def step_of_model(name: str, rows: int, compiles: bool) -> Callable[[], None]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the times of every network, and the ratio of the compiled to the uncompiled step."""
-    parser = command_line(__doc__)
+    parser = command_line(__doc__, rounds=3, rows=361)
     parser.add_argument("--models", nargs="+", default=["mlp", "unet"], help="names of conf/model")
-    parser.add_argument("--rounds", type=int, default=3, help="steps of each kind")
-    parser.add_argument("--rows", type=int, default=361, help="latitudes of the grid")
     options = parser.parse_args(arguments)
     ratios = {}
     for name in options.models:

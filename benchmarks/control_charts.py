@@ -21,7 +21,6 @@ from evaluation.monitoring.control_chart import (
     control_limits,
     moving_average,
     round_up,
-    run_length,
 )
 
 WATCHED = 10
@@ -37,6 +36,12 @@ def ar1(r: float, length: int, trials: int, rng: np.random.Generator) -> np.ndar
     for k in range(1, length):
         series[k] = r * series[k - 1] + math.sqrt(1 - r * r) * series[k]
     return series
+
+
+def run_length(average: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return the number of the first value (1, 2, ...) beyond the limit in each column of (n, k); n + 1 if none is."""
+    beyond = np.abs(average) > limits
+    return np.where(beyond.any(0), beyond.argmax(0) + 1, len(average) + 1)
 
 
 def row(r: float, reference: int, nominal: int, charts: int, trials: int, seed: int) -> dict[str, float]:
@@ -55,12 +60,12 @@ def row(r: float, reference: int, nominal: int, charts: int, trials: int, seed: 
     average = moving_average(scaled)
     found = {"promised": chance}
     for name, limit in limits.items():
-        lengths = run_length(average, limit, two_sided=True)
+        lengths = run_length(average, limit)
         found[f"{name}_alarms"] = float((lengths <= nominal).mean())
         found[f"{name}_length"] = float(lengths.mean())
     for shift in SHIFTS:
         moved = moving_average(scaled[:nominal] + shift / own.std(0, ddof=1))
-        found[f"delay_{shift:g}"] = float(np.median(run_length(moved, limits["chart"], two_sided=True)))
+        found[f"delay_{shift:g}"] = float(np.median(run_length(moved, limits["chart"])))
     return found
 
 
@@ -94,10 +99,7 @@ def table(trials: int, nominal: int) -> tuple[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    parser = command_line(__doc__)
-    parser.add_argument("--trials", type=int, default=1000, help="series of each row")
-    parser.add_argument("--nominal", type=int, default=365, help="nominal mean run length of all charts together")
-    options = parser.parse_args()
+    options = command_line(__doc__, trials=1000, nominal=365).parse_args()
     text, ratios = table(options.trials, options.nominal)
     print(text)
     report("control_charts", ratios, options.json)

@@ -157,10 +157,8 @@ def middle(costs: Iterable[Cost]) -> Cost:
 
 def main() -> None:
     """Run floor and command in turn, print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="times that each is run")
+    parser = command_line(__doc__, rounds=5, edition=2)
     parser.add_argument("--packing", default="grid_simple", help="packing of the input, such as grid_ccsds")
-    parser.add_argument("--edition", type=int, default=2, help="GRIB edition of the input")
     parser.add_argument("--floor", nargs=2, type=Path, help="(used by the program itself)")
     options = parser.parse_args()
     if options.floor:

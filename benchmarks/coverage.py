@@ -24,7 +24,7 @@ from scipy.stats import ttest_1samp
 from benchmarks.common import command_line, report
 from evaluation.scores.ratios import skill
 from evaluation.scoring.aggregation import WeightedMean
-from evaluation.significance.field_significance import block_times, date_blocks, significant_cells
+from evaluation.significance.field_significance import block_times, date_blocks, field_p_values
 from evaluation.significance.intervals import estimates
 from evaluation.significance.model_comparison import discoveries
 from evaluation.significance.run_means import RunMean
@@ -219,7 +219,7 @@ def false_discoveries(
         np.add.at(total, blocks, values)
         np.add.at(weight, blocks, 1.0)
         sums = WeightedMean(total, weight), WeightedMean(0 * total, weight)
-        found = significant_cells(*sums, block_times(blocks, times))
+        found = discoveries(field_p_values(*sums, block_times(blocks, times)))
         error = values.std(0, ddof=1) / math.sqrt(len(values))
         single = 2 * stdtr(len(values) - 1, -np.abs(values.mean(0) / error)) < 0.05
         rates.append((found & (truth == 0)).sum() / max(found.sum(), 1))
@@ -273,10 +273,7 @@ def tables(trials: int, maps: int) -> tuple[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    parser = command_line(__doc__)
-    parser.add_argument("--trials", type=int, default=2000, help="series of each row")
-    parser.add_argument("--maps", type=int, default=200, help="maps of each row")
-    options = parser.parse_args()
+    options = command_line(__doc__, trials=2000, maps=200).parse_args()
     text, extremes = tables(options.trials, options.maps)
     print(text)
     report("coverage", extremes, options.json)

@@ -126,14 +126,6 @@ class Simulation:
         self.past = Past(analyses, LEADS, "the past", fields_of(self.grid, past, LEADS, ensemble[:TRAINING]))
         self.current = fields_of(self.grid, self.starts, LEADS, self.ensemble)
 
-    def forecast_at(self, start: int, lead: int) -> tuple[TorchPrediction, RawForecast]:
-        """Return a corrected forecast and its raw members."""
-        place, raw = (slice(start, start + 1), lead - 1, None), self.ensemble[start, lead - 1, :, None, None]
-        mu, sigma = (one[place][:, None] for one in (self.forecast.mu, self.forecast.sigma))
-        nothing, mask = np.empty((M, 0, *self.grid.shape), np.float32), np.ones((1, *self.grid.shape), bool)
-        own = RawForecast(nothing, mask, raw, self.starts[start], lead, self.current.numbers)
-        return TorchPrediction(Normal(mu, sigma)), own
-
     def members(self, method: str, start: int) -> np.ndarray:
         """Return the members (M, D, repetitions) of a start."""
         if method == RAW:
@@ -357,11 +349,8 @@ def line(method: str, scores: np.ndarray, reference: np.ndarray) -> tuple[str, l
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Score all methods for each correlation of the members."""
-    parser = command_line(__doc__)
-    parser.add_argument("--repetitions", type=int, default=100)
-    parser.add_argument("--starts", type=int, default=200)
+    parser = command_line(__doc__, repetitions=100, starts=200, members=10)
     parser.add_argument("--cost", action="store_true", help="print what each method costs in place of scores")
-    parser.add_argument("--members", type=int, default=10, help="members of the forecast of --cost")
     parser.add_argument("--twin", metavar="FOLDER", help="score members of the twin experiment in this folder")
     options = parser.parse_args(arguments)
     if options.twin:

@@ -33,9 +33,7 @@ from data_pipeline.task import Variable
 
 STEP_SECONDS = 0.015
 FEED_TASK = replace(
-    SAMPLE_TASK,
-    name="feed",
-    inputs=(*SAMPLE_TASK.inputs, *(Variable(name, 500) for name in ("t", "u", "v"))),
+    SAMPLE_TASK, name="feed", inputs=(*SAMPLE_TASK.inputs, *(Variable(name, 500) for name in ("t", "u", "v")))
 )
 
 
@@ -71,10 +69,7 @@ def train(source: DataSource, steps: int) -> tuple[float, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the data, train from the store and from GRIB, print the shares."""
-    parser = command_line(__doc__)
-    parser.add_argument("--steps", type=int, default=200, help="number of steps")
-    parser.add_argument("--starts", type=int, default=4, help="number of starts in the files")
-    options = parser.parse_args(arguments)
+    options = command_line(__doc__, steps=200, starts=4).parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DEEPWEATHER_CACHE"] = f"{folder}/cache"
         archive = write_samples(Path(folder), options.starts, FEED_TASK)

@@ -175,9 +175,7 @@ def score_ratios(grid: Grid, rounds: int) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Time steps and scores and print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="calls of each work")
-    parser.add_argument("--rows", type=int, default=361, help="latitudes of the grid")
+    parser = command_line(__doc__, rounds=10, rows=361)
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("PyTorch finds no GPU, which this benchmark measures; `python -m benchmarks.step` measures a CPU")

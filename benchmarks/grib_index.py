@@ -58,8 +58,7 @@ def write_messages(path: Path, edition: int) -> int:
 
 def main() -> None:
     """Write the file, index it with both programs, print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="number of timings of this project (default 5)")
+    parser = command_line(__doc__, rounds=5)
     parser.add_argument("--edition", type=int, choices=(1, 2), default=1, help="GRIB edition (default 1)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

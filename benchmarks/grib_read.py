@@ -31,11 +31,12 @@ from benchmarks.common import (
     PRESSURE_LEVELS,
     best_times,
     command_line,
+    filling,
     report,
 )
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.grib.cache import table_of
-from data_pipeline.formats.open import ensemble_fields, open_ensemble
+from data_pipeline.formats.open import open_ensemble
 from data_pipeline.task import Variable
 from data_pipeline.writing import Encoder
 
@@ -68,17 +69,6 @@ def write_fields(path: Path, **keys: object) -> None:
                     perturbationNumber=member,
                 )
             )  # fmt: skip
-
-
-def with_this_project(path: Path, out: np.ndarray) -> Callable[[], None]:
-    """Return a function that fills `out` (L, M, C, H, W) with this project."""
-    fields = ensemble_fields(path, MEASURED_VARIABLES, LEAD_HOURS)
-
-    def read() -> None:
-        for lead in range(len(LEAD_HOURS)):
-            fields.read(fields.cells[0, lead], out[lead])
-
-    return read
 
 
 def with_eccodes(path: Path, out: np.ndarray, threads: int) -> Callable[[], None]:
@@ -125,7 +115,7 @@ def with_dask(path: Path, threads: int) -> Callable[[], None]:
 
 def compare_readers(path: Path, name: str, out: np.ndarray, threads: int, rounds: int) -> dict[str, float]:
     """Return the ratios for the file of one packing."""
-    ours, theirs = with_this_project(path, out), with_eccodes(path, out, threads)
+    ours, theirs = filling(path, MEASURED_VARIABLES, LEAD_HOURS, out), with_eccodes(path, out, threads)
 
     def with_one_thread() -> None:
         BUDGET.limit(1)
@@ -155,10 +145,7 @@ def compare_readers(path: Path, name: str, out: np.ndarray, threads: int, rounds
 
 def main() -> None:
     """Write the files, read them with all readers, print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="number of timings of each reader (default 5)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of each reader (default 2)")
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__, rounds=5, threads=2).parse_args()
     warnings.simplefilter("ignore")
     BUDGET.limit(arguments.threads)
     ratios: dict[str, float] = {}

@@ -107,10 +107,8 @@ def raw_normal(sample: Any, channel: int) -> Normal:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train with each schedule and seed, and print the table."""
-    parser = command_line(__doc__)
+    parser = command_line(__doc__, ranks=4, epochs=20, seeds=2)
     parser.add_argument("--path", default="data/twin", help="folder of the twin experiment")
-    for name, default in (("ranks", 4), ("epochs", 20), ("seeds", 2)):
-        parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args(arguments)
     runs = np.array(
         [

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from benchmarks.common import command_line, memory_rise, report
+from benchmarks.common import best_times, command_line, memory_rise, report
 from models.layers.attention import MemberAttention
 
 CASES = {"10_members": (10, 361, 720), "50_members": (50, 91, 180)}
@@ -56,12 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ratios = {}
     for case in CASES:
         works = {"ours": one_pass(case, ours=True), "standard": one_pass(case, ours=False)}
-        seconds = dict.fromkeys(works, float("inf"))
-        for _ in range(ROUNDS):
-            for name, work in works.items():
-                began = time.process_time()
-                work()
-                seconds[name] = min(seconds[name], time.process_time() - began)
+        seconds = best_times(works, ROUNDS, time.process_time)
         rises = {name: memory_rise(first_pass, case, name == "ours") for name in works}
         for name in works:
             print(f"{case:<12} {name:<10} {seconds[name]:6.2f} CPU s {rises[name] / 1e9:6.2f} GB")

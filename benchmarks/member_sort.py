@@ -9,33 +9,21 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from data_pipeline.grid import Grid
+from benchmarks.common import HALF_DEGREE, best_times
 from models.members.coupled_members import CellNames, couple, template_order
 from models.parallel.domain import Domain
-
-GRID = Grid.regular(361, 720)
-
-
-def seconds_of(function: Callable[[], object], repeats: int) -> float:
-    """Return the least processor time of some calls."""
-    found = []
-    for _ in range(repeats):
-        start = time.process_time()
-        function()
-        found.append(time.process_time() - start)
-    return min(found)
 
 
 def main(members: int, repeats: int) -> None:
     """Print the times."""
     random = np.random.default_rng(0)
-    normal = random.normal(280, 5, (members, 1, *GRID.shape))
+    normal = random.normal(280, 5, (members, 1, *HALF_DEGREE.shape))
     dry = random.random(normal.shape) < 0.5
-    names = CellNames(0, 0, 24, Domain.of(GRID))
+    names = CellNames(0, 0, 24, Domain.of(HALF_DEGREE))
     values = np.sort(normal, axis=0)
     for kind, raw in (
         ("all different", normal),
@@ -43,9 +31,11 @@ def main(members: int, repeats: int) -> None:
         ("half of them dry", np.where(dry, 0, np.abs(normal - 280))),
     ):
         order = template_order(raw, names)
-        own = seconds_of(lambda raw=raw: template_order(raw, names), repeats)  # type: ignore[misc]
-        given = seconds_of(lambda order=order: couple(values, order), repeats)  # type: ignore[misc]
-        plain = seconds_of(lambda raw=raw: raw.argsort(axis=0, kind="stable"), repeats)  # type: ignore[misc]
+        works = {
+            "order": partial(template_order, raw, names), "values": partial(couple, values, order),
+            "argsort": partial(raw.argsort, axis=0, kind="stable"),
+        }  # fmt: skip
+        own, given, plain = best_times(works, repeats, time.process_time).values()
         print(
             f"{kind}: order {own:.2f} s, values {given:.2f} s; argsort {plain:.2f} s, {plain / own:.1f} times as long"
         )

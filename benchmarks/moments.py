@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import HALF_DEGREE, command_line, in_process, peak_memory, report, reset_peak_memory
+from benchmarks.common import HALF_DEGREE, command_line, in_process, report, rise_here
 from benchmarks.samples import FORECAST_YEAR, SAMPLE_TASK, seconds_per_sample, write_samples
 from data_pipeline.archive import Archive
 from data_pipeline.common.threads import BUDGET
@@ -52,18 +52,12 @@ def rise_beyond_result(archive: Archive) -> int:
     fields = archive.ensemble_fields(SAMPLE_TASK.inputs, SAMPLE_TASK.lead_times)
     result = np.ones((2, len(SAMPLE_TASK.inputs), *HALF_DEGREE.shape), np.float32)
     read_moments(fields.reader, fields.cells[0, 0], result[:, :, :1], (slice(0, 1), ALL))  # loads the compiler
-    reset_peak_memory()
-    before = peak_memory()
-    read_moments(fields.reader, fields.cells[0, 0], result)
-    return peak_memory() - before
+    return rise_here(read_moments, fields.reader, fields.cells[0, 0], result)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the data, time all readers, print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="number of timings of each reader")
-    parser.add_argument("--starts", type=int, default=6, help="number of starts")
-    options = parser.parse_args(arguments)
+    options = command_line(__doc__, rounds=7, starts=6).parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DEEPWEATHER_CACHE"] = f"{folder}/cache"
         archive = write_samples(Path(folder), options.starts)

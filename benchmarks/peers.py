@@ -1,4 +1,4 @@
-"""One table of this project beside others: reading GRIB, reading samples, scoring, fitting EMOS, a training step.
+"""One table of this project beside others: reading GRIB, reading samples, scoring, fitting EMOS.
 
     python3 -m venv .venv-peers && .venv-peers/bin/pip install -r benchmarks/requirements-peers.txt
     python -m benchmarks.peers [--json] [--peers .venv-peers/bin/python] [--rounds 3]
@@ -15,8 +15,6 @@ program checks: mean of the values read, CRPS of all members, CRPS of the fitted
 - `scoring`: CRPS of 10 members on 361 x 720, one thread; this project computes plain and fair form in one call.
 - `emos`: EMOS of one target at each cell, by its CRPS, with the fit of the normaliser. The peer is `scipy.optimize`
   with BFGS at each cell, the method of R's ensembleMOS; R's own packages are not in Debian.
-- `step of NETWORK`: CPU time of a training step at 361 x 720 with one thread, of the U-Net and of ENS-10's network, and
-  of the same networks of plain `torch.nn` (`benchmarks.step`).
 """
 
 from __future__ import annotations
@@ -42,8 +40,6 @@ import zarr
 from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, PRESSURE_LEVELS, best_times, command_line, machine, report
 from benchmarks.samples import FORECAST_YEAR, SAMPLE_TASK, write_derived_store, write_samples
 from benchmarks.score import example, ways
-from benchmarks.step import OURS, compare
-from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.open import ensemble_fields
@@ -57,7 +53,6 @@ from models.corrector import Corrector
 PEERS = Path(".venv-peers/bin/python")
 FIELDS = [Variable(name, level) for name in ("z", "t") for level in PRESSURE_LEVELS[:4]]
 EMOS_GRID, EMOS_CASES, SCIPY_CELLS = Grid.regular(19, 36), 400, 10
-R_REASON = "R package, not in Debian"
 FAIR = ("scoringrules fair", "scoringrules pwm")
 """Programs that compute the fair CRPS (Ferro 2014, doi:10.1002/qj.2270); all others compute the plain one."""
 
@@ -247,24 +242,7 @@ def emos_rows(rounds: int) -> list[Row]:
     return [
         Row("emos", "this project", "", times["ours"] / cells, f"CRPS {ours:.4f}"),
         Row("emos", "scipy, BFGS", version_of("scipy"), times["scipy"] / SCIPY_CELLS, f"CRPS {theirs:.4f}"),
-        Row("emos", "crch", "", None, R_REASON),
-        Row("emos", "ensembleMOS", "", None, R_REASON),
     ]
-
-
-def step_rows(rounds: int) -> list[Row]:
-    """Compare the CPU time of training steps."""
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    version, rows = version_of("torch"), []
-    for network in OURS:
-        seconds, subject = compare(network, HALF_DEGREE, rounds), f"step of {network}"
-        rows += [
-            Row(subject, "this project", "", seconds["ours"]),
-            Row(subject, "plain torch.nn, circular", version, seconds["plain"]),
-            Row(subject, "plain torch.nn, zeros outside", version, seconds["zero"]),
-        ]
-    return rows
 
 
 def duration(seconds: float) -> str:
@@ -285,9 +263,8 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 def main() -> None:
     """Run all comparisons, print the table and the ratios."""
-    parser = command_line(__doc__)
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--peers", type=Path, default=PEERS, help="Python with benchmarks/requirements-peers.txt")
-    parser.add_argument("--rounds", type=int, default=3, help="timings of each program; the shortest counts")
     options = parser.parse_args()
     python = options.peers.absolute()
     print(f"peers on {machine()}", flush=True)
@@ -297,7 +274,7 @@ def main() -> None:
         (Path(folder) / "samples").mkdir()
         rows = grib_rows(Path(folder) / "grib", python, options.rounds)
         rows += sample_rows(Path(folder) / "samples", python, options.rounds)
-    rows += scoring_rows(options.rounds) + emos_rows(options.rounds) + step_rows(options.rounds)
+    rows += scoring_rows(options.rounds) + emos_rows(options.rounds)
     print("\n".join(table(rows)))
     units = {row.subject: row.seconds for row in reversed(rows) if row.program.startswith("this project")}
     ratios = {}

@@ -161,10 +161,7 @@ def main() -> None:
             f"{steps} steps of {1e3 * step:.0f} ms (reading a batch takes {1e3 * step / 1.5:.0f} ms): "
             f"{steps / min(free):.2f} steps/s without reading, {steps / min(read):.2f} with the Prefetcher"
         )
-    ratios = {
-        "throughput_vs_dataloader": min(theirs) / min(ours),
-        "step_rate_vs_no_io": min(free) / min(read),
-    }
+    ratios = {"throughput_vs_dataloader": min(theirs) / min(ours), "step_rate_vs_no_io": min(free) / min(read)}
     report("prefetch_speed", ratios, as_json)
 
 

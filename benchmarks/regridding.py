@@ -32,9 +32,7 @@ def octahedral(rows: int) -> ReducedGrid:
 
 def main() -> None:
     """Time all ways; print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="times that each way is timed")
-    options = parser.parse_args()
+    options = command_line(__doc__, rounds=20).parse_args()
     random, rows = np.random.default_rng(0), np.arange(HALF_DEGREE.shape[0])
     field = random.random(QUARTER_DEGREE.shape, np.float32)
     across = random.random((HALF_DEGREE.shape[0], QUARTER_DEGREE.shape[0]), np.float32)

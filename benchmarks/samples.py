@@ -99,10 +99,7 @@ def write_derived_store(archive: Archive, folder: str) -> Store:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the data, time all readers, print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="number of timings of each reader")
-    parser.add_argument("--starts", type=int, default=6, help="number of starts")
-    options = parser.parse_args(arguments)
+    options = command_line(__doc__, rounds=7, starts=6).parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DEEPWEATHER_CACHE"] = f"{folder}/cache"
         archive = write_samples(Path(folder), options.starts)

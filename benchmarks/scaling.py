@@ -239,9 +239,7 @@ def count_all(cases: Sequence[MeshCase]) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all measurements, print the tables and the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="repetitions of every measurement")
-    parser.add_argument("--rows", type=int, default=361, help="latitudes of the finest grid")
+    parser = command_line(__doc__, rounds=2, rows=361)
     parser.add_argument("--shipped-rates", action="store_true", help="take the rates of training/step/mesh_choice.py")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--times", action="store_true", help="measure times only")

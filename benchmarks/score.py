@@ -220,9 +220,7 @@ def evaluation_ratios(rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Time all ways; print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="times that each way is timed")
-    parser.add_argument("--forecasts", type=int, default=48, help="forecasts of the whole command")
+    parser = command_line(__doc__, rounds=10, forecasts=48)
     parser.add_argument("--evaluation-only", action="store_true", help="leave the CRPS alone out")
     options = parser.parse_args()
     print(f"score on {machine()}", flush=True)

@@ -115,8 +115,7 @@ def measure(folder: Path, stations: int, rounds: int) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and report."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--stations", type=int, nargs="+", default=[1, 100])
     options = parser.parse_args(arguments)
     found: dict[str, float] = {}

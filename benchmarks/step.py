@@ -29,7 +29,7 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from benchmarks.common import command_line, in_process, peak_memory, report, reset_peak_memory
+from benchmarks.common import command_line, elapsed, in_process, report, rise_here
 from benchmarks.mesh.plain_ens10 import PlainENS10UNet
 from benchmarks.mesh.plain_transformer import PlainTransformer
 from benchmarks.mesh.plain_unet import Padding, PlainUNet
@@ -74,9 +74,7 @@ def median_seconds(
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + 1):
         for name, work in works.items():
-            began = clock()
-            work()
-            seconds[name].append(clock() - began)
+            seconds[name].append(elapsed(work, clock))
     return {name: statistics.median(each[1:]) for name, each in seconds.items()}
 
 
@@ -104,10 +102,9 @@ def transformer_step(rows: int, rounds: int, former: bool, kept: bool, clock: Ca
         plain.load_state_dict(corrector.model.state_dict())
         corrector.model = plain
     module, batch = CorrectionModule(corrector).train(), random_batch(corrector)
-    reset_peak_memory()
-    before = peak_memory()
-    seconds = median_seconds({"step": lambda: forward_and_backward(module, batch, nullcontext)}, rounds, clock)
-    return seconds["step"], peak_memory() - before
+    works, seconds = {"step": lambda: forward_and_backward(module, batch, nullcontext)}, dict[str, float]()
+    rise = rise_here(lambda: seconds.update(median_seconds(works, rounds, clock)))
+    return seconds["step"], rise
 
 
 def compare_transformer(rows: int, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
@@ -123,9 +120,7 @@ def compare_transformer(rows: int, rounds: int, clock: Callable[[], float]) -> d
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Time the steps and print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="steps of each network")
-    parser.add_argument("--rows", type=int, default=361, help="latitudes of the grid")
+    parser = command_line(__doc__, rounds=7, rows=361)
     parser.add_argument("--clock", action="store_true", help="compare the time on the clock")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

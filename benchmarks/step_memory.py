@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, command_line, peak_memory, report, reset_peak_memory
+from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, command_line, in_process, report, rise_here
 from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.common.named_options import named_options
 from data_pipeline.grid import Grid
@@ -74,19 +72,18 @@ def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = 
     computed = computed_bytes(module, batch, autocast)
     assert computed is not None
     ctypes.CDLL(None).malloc_trim(0)
-    reset_peak_memory()
-    before = peak_memory()
-    cost = measure_step(module, batch, autocast)
-    return computed, cost.nbytes, peak_memory() - before, cost.seconds
+    costs = []
+    rise = rise_here(lambda: costs.append(measure_step(module, batch, autocast)))
+    return computed, costs[0].nbytes, rise, costs[0].seconds
 
 
 def random_batch(corrector: Corrector, forecasts: int = 1) -> Sample:
-    """Return forecasts of random numbers, with two moments or ten members, whichever the model reads."""
+    """Return forecasts of random numbers on this rank's tile, two moments or ten members, whichever the model reads."""
     members = 2 if reads_moments(corrector.spec, corrector.task) else MEMBER_COUNT
-    C, (H, W) = len(corrector.task.channels), corrector.grid.shape
+    C, (H, W) = len(corrector.task.channels), corrector.domain.own_shape
     return Sample(
         280 + torch.randn(forecasts, members, C, H, W), torch.ones(forecasts, C, H, W, dtype=torch.bool),
-        corrector.static.expand(forecasts, -1, -1, -1), 280 + torch.randn(forecasts, 1, H, W),
+        corrector.domain.cut(corrector.static).expand(forecasts, -1, -1, -1), 280 + torch.randn(forecasts, 1, H, W),
         10**9 + 86400 * torch.arange(forecasts), torch.full((forecasts,), 48),
     )  # fmt: skip
 
@@ -104,8 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ratios = {}
     print(f"{'model':<24} {'computed':>9} {'tensors':>9} {'process':>9} {'seconds':>8}")
     for label, (name, choice) in works.items():
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            computed, tensors, rise, seconds = process.submit(step_bytes, name, **choice).result()
+        computed, tensors, rise, seconds = in_process(partial(step_bytes, name, **choice))
         print(
             f"{label:<24} {computed / 1e9:6.2f} GB {tensors / 1e9:6.2f} GB {rise / 1e9:6.2f} GB {seconds:8.1f}",
             flush=True,

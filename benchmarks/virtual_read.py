@@ -20,8 +20,8 @@ import icechunk
 import numpy as np
 import xarray as xr
 
-from benchmarks.common import best_times, command_line, report
-from benchmarks.zarr_read import COMPRESSIONS, LEADS, MEGABYTES, NAMES, SAMPLE_SHAPE, with_this_project, write_stores
+from benchmarks.common import best_times, command_line, filling, report
+from benchmarks.zarr_read import COMPRESSIONS, LEADS, MEGABYTES, NAMES, SAMPLE_SHAPE, VARIABLES, write_stores
 from data_pipeline.common.threads import BUDGET
 
 BAR = 1.5
@@ -60,10 +60,7 @@ def write_format_3(dataset: xr.Dataset, folder: Path, compression: str) -> tuple
 
 def main() -> None:
     """Write the stores, read them in all forms, print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="number of timings of each reader (default 5)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of each reader (default 2)")
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__, rounds=5, threads=2).parse_args()
     warnings.simplefilter("ignore")
     BUDGET.limit(arguments.threads)
     out = np.zeros((len(LEADS), *SAMPLE_SHAPE), np.float32)
@@ -77,8 +74,9 @@ def main() -> None:
             references = write_references(store, folder / f"{compression}.json")
             store_3, repository = write_format_3(dataset, folder, compression)
             pairs = {"references": (references, store), "icechunk": (repository, store_3)}
-            for kind, (virtual, plain) in pairs.items():
-                readers = {"virtual": with_this_project(virtual, out), "zarr": with_this_project(plain, out)}
+            for kind, pair in pairs.items():
+                virtual, plain = (filling(path, VARIABLES, LEADS, out) for path in pair)
+                readers = {"virtual": virtual, "zarr": plain}
                 readers["zarr"]()
                 expected = out.copy()
                 readers["virtual"]()

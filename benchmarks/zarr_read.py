@@ -23,9 +23,8 @@ import numcodecs
 import numpy as np
 import xarray as xr
 
-from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, best_times, command_line, report
+from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, best_times, command_line, filling, report
 from data_pipeline.common.threads import BUDGET
-from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.task import Variable
 
 NAMES = {
@@ -33,6 +32,7 @@ NAMES = {
     "mean_sea_level_pressure": "msl", "surface_pressure": "sp", "2m_dewpoint_temperature": "2d",
     "skin_temperature": "skt", "total_column_water_vapour": "tcwv",
 }  # fmt: skip
+VARIABLES = [Variable(name) for name in NAMES.values()]
 UNITS = ("K", "m s**-1", "m s**-1", "Pa", "Pa", "K", "K", "kg m**-2")
 START, LEADS = "2016-01-04", (24, 48)
 SAMPLE_SHAPE = (MEMBER_COUNT, len(NAMES), *HALF_DEGREE.shape)
@@ -77,17 +77,6 @@ def write_stores(folder: Path) -> None:
         dataset.to_zarr(folder / f"{compression}.zarr", zarr_format=2, encoding=encoding)
 
 
-def with_this_project(path: Path, out: np.ndarray) -> Callable[[], None]:
-    """Return a function that fills `out` (L, M, C, H, W) with this project."""
-    fields = ensemble_fields(path, [Variable(name) for name in NAMES.values()], LEADS)
-
-    def read() -> None:
-        for lead in range(len(LEADS)):
-            fields.read(fields.cells[0, lead], out[lead])
-
-    return read
-
-
 def with_xarray(path: Path, threads: int) -> Callable[[], list[xr.Dataset]]:
     """Return a function that reads with xarray and dask, one dask chunk for each chunk of the store."""
     dataset = xr.open_zarr(path, chunks={}, decode_timedelta=True)[[*NAMES]]
@@ -118,7 +107,7 @@ def with_numcodecs(path: Path, settings: dict[str, Any], threads: int) -> Callab
 
 def compare_readers(path: Path, name: str, out: np.ndarray, threads: int, rounds: int) -> dict[str, float]:
     """Return the ratios for one store."""
-    ours, theirs = with_this_project(path, out), with_xarray(path, threads)
+    ours, theirs = filling(path, VARIABLES, LEADS, out), with_xarray(path, threads)
     ours()
     for lead, expected in enumerate(theirs()):
         for channel, variable in enumerate(NAMES):
@@ -137,10 +126,7 @@ def compare_readers(path: Path, name: str, out: np.ndarray, threads: int, rounds
 
 def main() -> None:
     """Write the stores, read them with all readers, print the ratios."""
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="number of timings of each reader (default 5)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of each reader (default 2)")
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__, rounds=5, threads=2).parse_args()
     warnings.simplefilter("ignore")
     BUDGET.limit(arguments.threads)
     ratios: dict[str, float] = {}

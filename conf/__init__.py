@@ -49,12 +49,7 @@ def plain(node: Any) -> Any:
     return plain_node(node)
 
 
-def plain_ends(cfg: DictConfig) -> dict[str, Any]:
-    """Return the options of `run_to_end`, where the verb has them."""
-    return {name: cfg[name] for name in ("attention", "status") if name in cfg}
-
-
-def store_command(folder: str, moments: bool, settings: Mapping[str, int | str | Sequence[object]]) -> str:
+def store_command(folder: str, moments: bool, settings: Mapping[str, Any]) -> str:
     """Return the command of `prepare` that writes a store of this command's data and task; "" outside a command.
 
     `settings` are values of options that an experiment may have set, by name.
@@ -83,9 +78,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], Reasons]], Callable[[], 
         def command() -> None:
             sys.argv[1:] = _full_words(sys.argv[1:])
             with show_progress(name, sys.argv[1:]), reporting():
-                _run_by_hydra(
-                    name, f"deepweather {name}", lambda cfg: run_to_end(name, plain_ends(cfg), lambda: function(cfg))
-                )
+                _run_by_hydra(name, f"deepweather {name}", lambda cfg: run_to_end(name, cfg, lambda: function(cfg)))
 
         return command
 

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from conf import reporting
-from conf.command_line import SHORT, unknown_option
+from conf.command_line import SHORT, format_value, unknown_option
 from conf.hydra_sweep import register
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.packages import conf_folders
@@ -84,7 +84,7 @@ def own_words() -> list[str]:
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
-def shared_words(groups: Sequence[str], settings: Mapping[str, int | str | Sequence[object]]) -> list[str]:
+def shared_words(groups: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
     """Return the words that make `prepare` use the same `groups` of options as this command.
 
     `settings` are the values of options that an experiment may have set. The list is empty outside a command.
@@ -95,11 +95,7 @@ def shared_words(groups: Sequence[str], settings: Mapping[str, int | str | Seque
     changes = [word for word in own if re.match(rf"[+~]*({'|'.join(groups)})\.(?!store=|cache\.)", word)]
     names = {re.split("[=@]", word.lstrip("+~"))[0] for word in changes}
     if chosen.get("experiment") is not None:
-        changes += [
-            f"{key}={value if isinstance(value, str | int) else '[' + ','.join(map(str, value)) + ']'}"
-            for key, value in settings.items()
-            if key not in names
-        ]
+        changes += [f"{key}={format_value(value)}" for key, value in settings.items() if key not in names]
     return [*(f"{group}={chosen[group]}" for group in groups), *changes]
 
 

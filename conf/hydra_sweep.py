@@ -11,7 +11,6 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -27,8 +26,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from conf.command_line import default_options
-from conf.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options
+from conf.command_line import default_options, format_value
+from conf.jobs.job_options import MESHES, JobOptions, read_job_options
 from conf.sweep_jobs import run_as_jobs
 from conf.sweep_runs import DEFAULT_FOLDER, SweepRun, check_alone, run_here, run_name
 from data_pipeline.common.checks import check_boolean, check_integer
@@ -46,11 +45,11 @@ class OptionSweeper(Sweeper):
 
     __module__ = PLUGINS
 
-    def __init__(self, trials: int | None, seed: int, params: dict[str, str]) -> None:
+    def __init__(self, trials: int | None, seed: int) -> None:
         if trials is not None:
             check_integer("hydra.sweeper.trials", trials, 1)
         check_integer("hydra.sweeper.seed", seed, 0)
-        self.trials, self.seed, self.params = trials, seed, params
+        self.trials, self.seed = trials, seed
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Make the launcher that the options choose."""
@@ -63,9 +62,7 @@ class OptionSweeper(Sweeper):
         """Run the sweep that `arguments`, the options of the command line, describe."""
         assert self.hydra_context is not None
         assert self.launcher is not None
-        words = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
-        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        overrides = parser.parse_overrides(words)
+        overrides = OverridesParser.create(config_loader=self.hydra_context.config_loader).parse_overrides(arguments)
         if not any(override.is_sweep_override() for override in overrides):
             raise InputError("-m runs a sweep, and no option has several values; write trainer.seed=1,2, or no -m")
         runs = list(combinations(overrides)) if self.trials is None else draw_runs(overrides, self.trials, self.seed)
@@ -167,7 +164,7 @@ class RunLauncher(Launcher):
             varied = tuple(word for word in job if word.partition("=")[0] not in fixed)
             place = Path(folder) / run_name(varied)
             own = [word for word in job if word.partition("=")[0] != "run_dir"]
-            own += [f"run_dir={_quoted(str(place))}"] if "run_dir" in self.config else []
+            own += [f"run_dir={format_value(str(place))}"] if "run_dir" in self.config else []
             runs.append(SweepRun(varied, (self.verb, *_flags(), *own), place))
         return Path(folder), runs
 
@@ -204,10 +201,7 @@ class SlurmLauncher(RunLauncher):
         values = cast(dict[str, Any], OmegaConf.to_container(self.config.hydra.launcher, resolve=True))
         words = cast(list[str], OmegaConf.to_container(self.config.hydra.overrides.hydra, resolve=False))
         given = {word.lstrip("+").partition("=")[0].removeprefix("hydra.launcher.") for word in words}
-        defaults = default_options("submit")
-        own = {name: value for name, value in values.items() if name in given & defaults.keys() - {"site"}}
-        del defaults["site"]
-        return read_job_options(defaults, chosen_site(values["site"]), self.verb, own, VERBS)
+        return read_job_options(default_options("submit"), values, given, self.verb)
 
     def ranks(self, run: SweepRun) -> int:
         """Return the number of ranks that a run asks for."""
@@ -224,34 +218,6 @@ def _flags() -> list[str]:
     return [word for word in sys.argv[1:] if word not in words and word not in ("-m", "--multirun")]
 
 
-def _quoted(path: str) -> str:
-    """Return a path as Hydra's command line reads it."""
-    return "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-@dataclass
-class SweeperOptions:
-    """Options `hydra.sweeper`: random `trials` instead of all combinations; `params` as on the command line."""
-
-    _target_: str = f"{PLUGINS}.{OptionSweeper.__name__}"
-    trials: int | None = None
-    seed: int = 0
-    params: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class LocalLauncherOptions:
-    """Options `hydra.launcher` of runs on this machine: how many run at a time."""
-
-    _target_: str = f"{PLUGINS}.{LocalLauncher.__name__}"
-    parallel: int = 1
-
-
-def slurm_launcher_options() -> dict[str, Any]:
-    """Return the options `hydra.launcher` of runs on Slurm: `wait`, and those of `deepweather submit`."""
-    return {"_target_": f"{PLUGINS}.{SlurmLauncher.__name__}", "wait": True, **default_options("submit")}
-
-
 def register() -> None:
     """Make these plugins known to Hydra; conf/shared/hydra.yaml chooses them.
 
@@ -263,6 +229,11 @@ def register() -> None:
     for plugin in (OptionSweeper, LocalLauncher, SlurmLauncher):
         Plugins.instance().register(plugin)
     store = ConfigStore.instance().store
-    store(group="hydra/sweeper", name="deepweather", node=SweeperOptions, provider="deepweather")
-    store(group="hydra/launcher", name="local", node=LocalLauncherOptions, provider="deepweather")
-    store(group="hydra/launcher", name="slurm", node=slurm_launcher_options(), provider="deepweather")
+    submit = default_options("submit")
+    for group, name, kind, options in (
+        ("sweeper", "deepweather", OptionSweeper, {"trials": None, "seed": 0}),
+        ("launcher", "local", LocalLauncher, {"parallel": 1}),
+        ("launcher", "slurm", SlurmLauncher, {"wait": True, **submit}),
+    ):
+        node = {"_target_": f"{PLUGINS}.{kind.__name__}", **options}
+        store(group=f"hydra/{group}", name=name, node=node, provider="deepweather")

@@ -21,7 +21,7 @@ from conf import light_verb, options_of_verb
 from conf.command_line import default_options, format_value
 from conf.jobs.job_array import submit_job
 from conf.jobs.job_file import JobFile
-from conf.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options
+from conf.jobs.job_options import MESHES, VERBS, JobOptions, read_job_options
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.variables import checked_names
@@ -56,20 +56,18 @@ def submit(options: dict[str, Any], given: Sequence[str], command: Sequence[str]
             f"deepweather submit {verb} cannot pass on {flags[0]}; submit several runs one by one, or start them as a "
             f"sweep with deepweather {verb} -m, without submit"
         )
-    job = job_file(verb, words, job_options(options, given, verb))
+    job = job_file(verb, words, read_job_options(default_options("submit"), options, given, verb))
     text = job.text()
     if output is not None:
         print(text, end="", file=output)
         return
-    print(submit_file(job.path, text))
+    if shutil.which("sbatch") is None:
+        raise InputError(
+            "submit needs the command sbatch, which was not found; run it on a machine of the cluster, or add "
+            f"{DRY_RUN} to print the job file"
+        )
+    print(f"job {submit_job(job.path, text)}: {job.path}")
     print(f"output: {job.output}")
-
-
-def job_options(options: Mapping[str, Any], given: Sequence[str], verb: str) -> JobOptions:
-    """Return the options of the job: of the command line, else of the site file, else the defaults."""
-    defaults = {name: value for name, value in default_options("submit").items() if name != "site"}
-    own = {name: value for name, value in options.items() if name in given and name != "site"}
-    return read_job_options(defaults, chosen_site(options["site"]), verb, own, VERBS)
 
 
 def job_file(verb: str, words: Sequence[str], options: JobOptions) -> JobFile:
@@ -135,16 +133,6 @@ def job_name(verb: str, output: str) -> str:
     'correct-2026_11'
     """
     return re.sub(r"[^\w.+-]+", "_", f"{verb}-{Path(output).name}")
-
-
-def submit_file(path: Path, text: str) -> str:
-    """Write a job file and submit it; return a sentence with the number of the job."""
-    if shutil.which("sbatch") is None:
-        raise InputError(
-            "submit needs the command sbatch, which was not found; run it on a machine of the cluster, or add "
-            f"{DRY_RUN} to print the job file"
-        )
-    return f"job {submit_job(path, text)}: {path}"
 
 
 if __name__ == "__main__":

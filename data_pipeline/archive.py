@@ -125,7 +125,6 @@ class Archive:
         return self._static_on(self._target)
 
     def _static_on(self, target: TargetGrid | None) -> xr.Dataset:
-        """Return all static fields on a grid."""
         if not self.static_fields:
             import xarray as xr
 

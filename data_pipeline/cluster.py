@@ -137,11 +137,6 @@ class Slurm:
         """Number of threads in all jobs."""
         return self.jobs * self.cores
 
-    def job_script(self) -> str:
-        """Return the job script."""
-        with self._cluster() as cluster:
-            return str(cluster.job_script())
-
     @contextmanager
     def executor(self) -> Iterator[Executor]:
         """Submit the jobs and wait until the first one starts."""

@@ -7,9 +7,11 @@ from dataclasses import InitVar, dataclass, field, replace
 from itertools import pairwise
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import joined
 from data_pipeline.formulas.formula import (
     GROUP_MEAN,
     GROUP_SPREAD,
+    IN_GROUP,
     LAGGED_MEAN,
     LAGGED_SPREAD,
     MEANS_OF_GROUPS,
@@ -55,9 +57,10 @@ class Task(HasChannels):
     Every target must be an input, because models correct the raw ensemble. `static` are static fields (`lsm`, `z` of
     the surface) in addition to the position, which is always included. `other_leads` are fields of the same forecast at
     other lead times, in the format of `Channel.other_lead`. `analysis` are variables of the analysis at the start.
-    `formulas` are inputs that are computed from other fields, such as `advection(t@850)`; formulas of groups of members
-    are the last. `groups` adds the formulas of `group_formulas`, and `lagged`, the hours between earlier starts and the
-    forecast, mean and spread of the members that started then and are valid at the same time.
+    `formulas` are inputs that are computed from other fields, such as `advection(t@850)`; those of groups of members
+    are the last, `memberships` after all others. `groups` adds the formulas of `group_formulas`, and `lagged`, the
+    hours between earlier starts and the forecast, mean and spread of the members that started then and are valid at the
+    same time.
     `thresholds` are events that `evaluate` scores, as text such as `> 0 degC`; data and models do not depend on
     thresholds, so tasks that differ only in thresholds are equal.
     """
@@ -83,11 +86,11 @@ class Task(HasChannels):
             object.__setattr__(self, name, values)
             if not values or len(set(values)) < len(values):
                 raise InputError(
-                    f"task {self.name}: {name} must be different variables, at least one, got {_join(values)}"
+                    f"task {self.name}: {name} must be one or more different variables, got {joined(values) or 'none'}"
                 )
         if missing := [v for v in self.targets if v not in self.inputs]:
             raise InputError(
-                f"task {self.name}: add the target {_join(missing)} to the inputs; models correct its ensemble"
+                f"task {self.name}: add the target {joined(missing)} to the inputs; models correct its ensemble"
             )
         leads = tuple(_listed("lead_times", self.lead_times))
         if not leads or any(type(lead) is not int or lead < 0 for lead in leads) or list(leads) != sorted(set(leads)):
@@ -105,11 +108,11 @@ class Task(HasChannels):
         formulas = tuple(v if isinstance(v, Formula) else Formula.parse(v) for v in _listed("formulas", self.formulas))
         formulas += tuple(group_formulas(self.targets, groups or {}))
         formulas += tuple(lagged_formulas(self.targets, tuple(_listed("lagged", lagged))))
-        formulas = tuple(sorted(formulas, key=lambda formula: formula.members != ()))
+        formulas = tuple(sorted(formulas, key=lambda one: (one.members != (), one.operation == IN_GROUP)))
         object.__setattr__(self, "formulas", formulas)
         for name, found in (("other_leads", others), ("analysis", analysis), ("formulas", formulas)):
             if len(set(found)) < len(found):
-                raise InputError(f"task {self.name}: {name} must be different variables, got {_join(found)}")
+                raise InputError(f"task {self.name}: {name} must be different variables, got {joined(found)}")
         for formula in formulas:
             if formula.members and formula.leaves[0].variable not in self.inputs:
                 raise InputError(
@@ -146,6 +149,11 @@ class Task(HasChannels):
         means = [(k, one.leaves[0]) for k, one in enumerate(self.formulas, first) if one.operation in MEANS_OF_GROUPS]
         return tuple(tuple(k for k, leaf in means if leaf.variable == target) for target in self.targets)
 
+    @property
+    def memberships(self) -> tuple[Formula, ...]:
+        """The last channels, which say for each member whether it belongs to a group."""
+        return tuple(one for one in self.formulas if one.operation == IN_GROUP)
+
     def group_shares(self, numbers: Sequence[int]) -> dict[str, float]:
         """Return the share of each group among the members with these numbers, by the text of its mean."""
         means = [one for one in self.formulas if one.operation == GROUP_MEAN]
@@ -180,11 +188,11 @@ def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> li
 
     A group has a name and the number of its first member; it ends before the first member of the next group, and the
     first group has all members before the second. Inputs are the mean of every group but the last, whose mean follows
-    from the ensemble mean and the other groups, and the spread of every group that may have several members. One group
-    is the ensemble itself, and adds nothing.
+    from the ensemble mean and the other groups, the spread of every group that may have several members, and, for each
+    member, whether it belongs to a group. One group is the ensemble itself, and adds nothing.
 
     >>> print(*group_formulas([Variable("2t")], {"control": 0, "perturbed": 1}))
-    group_mean(2t, 0, 0) group_spread(2t, 1)
+    group_mean(2t, 0, 0) group_spread(2t, 1) in_group(2t, 0, 0)
     """
     firsts = list(groups.values())
     if any(type(one) is not int or one < 0 for one in firsts) or firsts != sorted(set(firsts)):
@@ -193,11 +201,12 @@ def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> li
             f"perturbed: 1}}, got {dict(groups)}"
         )
     ends = list(pairwise([0, *firsts[1:]]))
-    found = []
+    found, targets = [], [*targets]
     for target in targets if ends else ():
         found += [f"{GROUP_MEAN}({target}, {first}, {end - 1})" for first, end in ends]
         several = [f"{first}, {end - 1}" for first, end in ends if end - first > 1]
         found += [f"{GROUP_SPREAD}({target}, {part})" for part in (*several, firsts[-1])]
+    found += [f"{IN_GROUP}({targets[0]}, {first}, {end - 1})" for first, end in ends]
     return [Formula.parse(text) for text in found]
 
 
@@ -217,7 +226,3 @@ def _listed(name: str, values: object) -> Iterable:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError(f"{name} must be a list, got {values!r}")
     return values
-
-
-def _join(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values)) or "none"

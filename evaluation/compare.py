@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from conf import plain, verb
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import write_text
 from data_pipeline.common.progress import watched
 from evaluation.report.comparison_page import comparison_page, plain_comparison
 from evaluation.run_comparison import RunComparison, RunScores, run_names, write_comparison
@@ -32,8 +32,7 @@ def main(cfg: DictConfig) -> None:
     compared = [run for comparison in comparisons for run in comparison.runs]
     notes = [f"only {run.name} scores {run.scores['target']}" for run in runs if run not in compared]
     write_comparison(folder / "compare.csv", comparisons)
-    with atomic_write(folder / "compare.html") as file:
-        file.write(comparison_page(comparisons, notes).encode())
+    write_text(folder / "compare.html", comparison_page(comparisons, notes))
     print("\n\n".join(map(plain_comparison, comparisons)), *(f"note: {text}" for text in notes), sep="\n")
     print(f"wrote {folder}/compare.html and {folder}/compare.csv")
 

@@ -31,6 +31,7 @@ from evaluation.scoring.scoring import ScoringOptions, score_models, scoring_wor
 from evaluation.significance.field_significance import longest_lead_blocks
 from evaluation.tables.score_json import SCORES_FORMAT
 from models.device import watch_gpu
+from models.members.options import CorrectionOptions
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
 
@@ -74,8 +75,9 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     evaluation = Evaluation(plan, data, entrants, board, about, notes, mesh, facts)
     evaluation.publish()
     if writing is not None:
+        made = CorrectionOptions(plan.options["quantile_levels"], plan.options["seed"], plan.methods[0])
         wrote = write_forecasts(
-            writing, evaluation.models, data.forecasts, plan.member_options, *plan.open_past(), plan.device,
+            writing, evaluation.models, data.forecasts, made, *plan.open_past(), plan.device,
             list(board.written), with_first_runs(noise_by_name(plan, entrants.correctors), plan.runs),
         )  # fmt: skip
         say(f"wrote {', '.join(map(str, wrote))}")

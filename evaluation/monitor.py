@@ -17,7 +17,7 @@ from conf import is_chosen, plain, verb
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
-from data_pipeline.common.files import Url, atomic_write, expand_addresses, lock_folder
+from data_pipeline.common.files import Url, expand_addresses, lock_folder, write_text
 from data_pipeline.formats.variables import checked_names
 from data_pipeline.truth_checks import TruthChecks
 from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
@@ -77,11 +77,8 @@ def main(cfg: DictConfig) -> list[str]:
         layer = None if retrained else conformal_layer(state, monitored.corrector, monitored.interval, monitored.step)
         state.save(folder / "state.json")
         if layer:
-            with atomic_write(folder / "conformal.json", "w") as file:
-                json.dump(layer.to_json(), file, indent=1, allow_nan=False)
-                file.write("\n")
-        with atomic_write(folder / "monitor.html") as file:
-            file.write(monitor_page(state, drift, layer, report, options["false_alarm_days"]).encode())
+            write_text(folder / "conformal.json", json.dumps(layer.to_json(), indent=1, allow_nan=False) + "\n")
+        write_text(folder / "monitor.html", monitor_page(state, drift, layer, report, options["false_alarm_days"]))
     alarms = alarm_lines(drift, reference)
     print("\n".join([*summary_lines(state, report), *alarms]))
     written = ["state.json", *["conformal.json"] * (layer is not None)]
@@ -110,9 +107,10 @@ def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, 
         float(options["conformal_interval"]), float(options["conformal_step"]), sha256,
         options["quantile_levels"], options["truth_checks"],
     )  # fmt: skip
+    targets = zip(corrector.task.targets, corrector.task.target_channels, strict=True)
     about = {
         "corrector": sha256, "targets": list(map(str, corrector.task.targets)),
-        "units": [target.units or meaning_units(corrector, k) for k, target in enumerate(corrector.task.targets)],
+        "units": [one.units or (corrector.meanings[k].units if corrector.meanings else "") for one, k in targets],
         "lead_times": list(corrector.task.lead_times), "grid": str(corrector.grid), "regions": list(weights),
         "boxes": json.loads(json.dumps(options["regions"])), **mask_hashes(regions),
         "conformal_interval": monitored.interval, "conformal_step": monitored.step,
@@ -126,12 +124,6 @@ def describe(path: Path) -> CorrectorDescription:
     if path.is_file() and file_format(path) is ONNX_FORMAT:
         return describe_exported(read_exported(path), path.name, path)
     return TorchEngine(Corrector.load(path), path=path).description
-
-
-def meaning_units(corrector: CorrectorDescription, target: int) -> str:
-    """Return the units of a target in the corrector's training data, "" if the file does not state them."""
-    channel = corrector.task.target_channels[target]
-    return corrector.meanings[channel].units if corrector.meanings else ""
 
 
 def make_folder(folder: Path) -> None:

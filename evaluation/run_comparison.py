@@ -130,25 +130,20 @@ class RunComparison:
     runs: tuple[RunScores, ...]
 
     @classmethod
-    def of(cls, runs: Sequence[RunScores]) -> RunComparison:
-        """Check that the runs can be compared; the first difference that forbids it raises `InputError`."""
-        first = runs[0]
-        for other in runs[1:]:
-            for key in MUST_AGREE:
-                if first.scores[key] != other.scores[key]:
-                    raise InputError(
-                        f"{other.path} scores {other.scores['target']} in {other.scores['units']}, {first.path} "
-                        f"{first.scores['target']} in {first.scores['units']}; compare runs of one target"
-                    )
-        return cls(tuple(runs))
-
-    @classmethod
     def of_targets(cls, runs: Sequence[RunScores]) -> list[RunComparison]:
         """Return the comparison of every target that two runs or more have; without one, `InputError` says why."""
         by_target: dict[str, list[RunScores]] = {}
         for run in runs:
             by_target.setdefault(run.scores["target"], []).append(run)
-        return [cls.of(found) for found in by_target.values() if len(found) > 1] or [cls.of(runs)]
+        compared = [found for found in by_target.values() if len(found) > 1] or [[*runs]]
+        for first, *others in compared:
+            for other in others:
+                if any(first.scores[key] != other.scores[key] for key in MUST_AGREE):
+                    raise InputError(
+                        f"{other.path} scores {other.scores['target']} in {other.scores['units']}, {first.path} "
+                        f"{first.scores['target']} in {first.scores['units']}; compare runs of one target"
+                    )
+        return [cls(tuple(found)) for found in compared]
 
     @cached_property
     def groups(self) -> list[list[RunScores]]:
@@ -277,12 +272,8 @@ def run_names(paths: Sequence[Path]) -> list[str]:
         names = ["/".join(folder.parts[-count:]) for folder in folders]
         if len(set(names)) == len(names):
             return names
-    raise InputError(f"the same run is given twice ({_repeated(folders)}); name each run once")
-
-
-def _repeated(folders: Sequence[Path]) -> Path:
-    ordered = sorted(folders)
-    return next(one for one, other in pairwise(ordered) if one == other)
+    twice = next(one for one, other in pairwise(sorted(folders)) if one == other)
+    raise InputError(f"the same run is given twice ({twice}); name each run once")
 
 
 _COLUMNS = (

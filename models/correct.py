@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from data_pipeline.common.files import expand_paths
 from data_pipeline.common.machine_memory import MEDIUM_ARRAYS, keep_freed_memory
 from data_pipeline.common.messages import say
 from data_pipeline.formats.variables import checked_names
-from models.corrected_files.conformal_option import conformal_layers, record_layers
+from models.corrected_files.conformal_option import conformal_layers
 from models.corrected_files.correct_files import correct_files
 from models.corrected_files.input_files import Cycle, InputFiles, find_cycles, is_folder, name_files
 from models.corrected_files.opening import WantedStations
@@ -94,8 +93,6 @@ def correct_cycle(
         wanted_stations(options["stations"], options["static_fields"]),
         expand_paths(path_texts("earlier", options["earlier"])) if options["earlier"] else (),
     )  # fmt: skip
-    for output in outputs:
-        mesh.run_on_first(partial(record_layers, output, layers))
     parts = "; ".join(
         f"{', '.join(map(str, task.targets))} at {', '.join(f'+{lead}' for lead in task.lead_times)} h"
         for task in (engine.description.task for engine in engines)

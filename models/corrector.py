@@ -121,6 +121,12 @@ class Corrector(nn.Module):
         ]
         return *own, "model", *modules
 
+    @property
+    def fitted_normalizers(self) -> list[Normalizer]:
+        """The normaliser, or those of a committee; none for a model that reads physical values."""
+        parts = [part for part in self.modules() if isinstance(part, Corrector)]
+        return [part.normalizer for part in parts if not protocol.claims(part.model).physical]
+
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W) in physical units.
 
@@ -177,12 +183,12 @@ class Corrector(nn.Module):
         `stations`, for which `static_fields` are land-sea mask and surface height of the forecast model.
         """
         # Imported here, because only this method of the module depends on engines and corrections.
-        from models.correction.correct_dataset import correct_with
+        from models.correction.correct_dataset import correct_dataset
         from models.correction.guards import Guard
         from models.engines.torch_engine import TorchEngine
 
         guard = Guard(on_problem, None if fallback is None else TorchEngine.of(fallback, device), untrained_times)
-        return correct_with(
+        return correct_dataset(
             TorchEngine.of(self, device), dataset, analysis, names, guard, history, reforecasts,
             stations=stations, static_fields=static_fields,
             members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
@@ -294,10 +300,9 @@ class Corrector(nn.Module):
     @classmethod
     def load(cls, path: str | Path) -> Corrector:
         """Return the corrector in a file. Raises `InputError` if the file is missing, damaged or not a corrector."""
-        header = read_header(path)
-        shapes = {name: torch.empty(shape, device="meta") for name, shape in header.shapes.items()}
-        shapes.pop(NOISE, None)
-        build = _read_description(cls, path, header.description, shapes.get("static"))
+        every, description = read_header(path)
+        shapes = {name: shape for name, shape in every.items() if name != NOISE}
+        build = _read_description(cls, path, description, shapes.get("static"))
         # Checked before memory is allocated for the model, and before its tensors are read.
         try:
             with limited_modules(path, len(shapes)):
@@ -305,7 +310,7 @@ class Corrector(nn.Module):
             if drawn is not None:
                 check_tensors(path, type(drawn.model).__name__, drawn, shapes)
             with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in header.shapes}
+                tensors = {name: file.get_tensor(name) for name in every}
         except (SafetensorError, OSError) as error:
             raise InputError(
                 f"{path} is not a complete safetensors file ({error}); train the corrector again"
@@ -326,7 +331,7 @@ class Corrector(nn.Module):
             raise InputError(
                 f"{path} holds a model {model} of an incompatible version; train the corrector again"
             ) from None
-        corrector.noise = _read_noise(path, header.description, errors, corrector)
+        corrector.noise = _read_noise(path, description, errors, corrector)
         return corrector.eval()
 
 
@@ -345,7 +350,9 @@ def in_batches(dataset: Dataset[Sample], rows: slice, size: int) -> Iterator[Sam
     return batches(part, size)
 
 
-def _read_description(cls: type[Corrector], path: str | Path, text: str, static: Tensor | None) -> partial[Corrector]:
+def _read_description(
+    cls: type[Corrector], path: str | Path, text: str, static: tuple[int, ...] | None
+) -> partial[Corrector]:
     """Return a function that builds the corrector described in the file `path`, without its tensors."""
     try:
         description = plain_json(text)
@@ -365,12 +372,13 @@ def _read_description(cls: type[Corrector], path: str | Path, text: str, static:
             f"{path} has an invalid description of its corrector ({type(error).__name__}: {error}); train the "
             "corrector again"
         ) from None
-    if static is None or static.shape != (len(task.static_names), *grid.shape):
-        found = "none" if static is None else "x".join(map(str, static.shape))
+    if static is None or static != (len(task.static_names), *grid.shape):
+        found = "none" if static is None else "x".join(map(str, static))
         wanted = "x".join(map(str, (len(task.static_names), *grid.shape)))
         raise InputError(f"{path} must hold static fields of shape {wanted}, it has {found}; train the corrector again")
+    blank = torch.empty(static, device="meta")
     return partial(
-        cls, task=task, grid=grid, spec=spec, static=static, provenance=provenance, meanings=meanings, envelope=envelope
+        cls, task=task, grid=grid, spec=spec, static=blank, provenance=provenance, meanings=meanings, envelope=envelope
     )
 
 
@@ -429,6 +437,8 @@ def narrow(sample: Sample, task: Task, to: Task) -> Sample:
 def needed_task(spec: dict[str, Any], task: Task) -> Task:
     """Return the part of a task that the model of `spec` reads: all of it, or only targets, perhaps with groups."""
     claims = protocol.claims(model_class(spec.get("_target_")))
+    if not claims.reads_memberships:
+        task = replace(task, formulas=tuple(one for one in task.formulas if one not in task.memberships))
     if not claims.targets_only:
         return task
     means = tuple(task.formulas[k - len(task.channels)] for channels in task.group_means for k in channels)

@@ -304,10 +304,8 @@ def _reference_forecasts(corrector: Corrector) -> Iterator[Sample]:
 
 
 def _normalizers(corrector: Corrector) -> list[Normalizer]:
-    """Return the normaliser, or those of a committee. Raises `InputError` for another model of physical values."""
-    parts = [part for part in corrector.modules() if isinstance(part, Corrector)]
-    found = [part.normalizer for part in parts if not protocol.claims(part.model).physical]
-    if not found:
+    """Return the `fitted_normalizers`. Raises `InputError` if there are none."""
+    if not (found := corrector.fitted_normalizers):
         raise InputError(
             f"model {type(corrector.model).__name__} reads physical values, so nothing is known about new stations; "
             "correct only stations of the training"

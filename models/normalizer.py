@@ -225,16 +225,12 @@ class Normalizer(nn.Module):
 
     def _power(self, values: Tensor) -> Tensor:
         """Return the powers of physical values of the targets, (..., T, h, w)."""
-        lower, found = self._lower(values), {1: values}
+        lower, found = _bounds(self.bounds, values), {1: values}
         for power in set(self.powers) - {1}:
             found[power] = to_power(values, power, lower)
         if len(set(self.powers)) == 1:
             return found[self.powers[0]]
         return torch.stack([found[power].select(-3, t) for t, power in enumerate(self.powers)], -3)
-
-    def _lower(self, like: Tensor) -> Tensor:
-        """Return the lower bounds (T, 1, 1)."""
-        return _bounds(self.bounds, like)
 
     def physical(self, distribution: Distribution) -> Distribution:
         """Return a distribution of normalised targets in physical units, with an exact lower bound.
@@ -244,7 +240,7 @@ class Normalizer(nn.Module):
         are past values at the upper or lower bound.
         """
         location, scale = self.target_scaling
-        lower, upper = self._lower(location), _bounds(self._upper, location)
+        lower, upper = _bounds(self.bounds, location), _bounds(self._upper, location)
 
         def exact(values: Tensor) -> Tensor:
             return _rounded_to(_rounded_to(values, lower, location), upper, location)

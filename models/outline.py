@@ -33,10 +33,10 @@ def outline(build: Callable[[], nn.Module]) -> nn.Module | None:
         return None
 
 
-def check_tensors(path: Path | str, name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Raise InputError if the `tensors` of file `path` differ from those of `model`, called `name`, in name or size."""
-    expected, found = ({name: tuple(t.shape) for name, t in each.items()} for each in (model.state_dict(), tensors))
-    for tensor in expected | found:
+def check_tensors(path: Path | str, name: str, model: nn.Module, found: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise InputError if the shapes `found` in file `path` are not those of the tensors of `model`, called `name`."""
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for tensor in {**expected, **found}:
         if expected.get(tensor) != found.get(tensor):
             raise InputError(
                 f"{path} holds a model {name} of another version: {tensor} is {_size(found, tensor)} in the "
@@ -93,13 +93,10 @@ def check_finite(path: Path | str, tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def check_memory(name: str, model: nn.Module, copies: int = 4) -> None:
-    """Raise InputError if `copies` of all parameters and one copy of the buffers exceed the memory of this machine.
-
-    Four copies are the weights, their gradients, and the two moments of Adam.
-    """
+def check_memory(name: str, model: nn.Module) -> None:
+    """Raise InputError if weights, gradients, both moments of Adam and buffers exceed the memory of this machine."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    needed = sum(copies * p.nbytes for p in model.parameters()) + sum(buffer.nbytes for buffer in model.buffers())
+    needed = sum(4 * p.nbytes for p in model.parameters()) + sum(buffer.nbytes for buffer in model.buffers())
     if needed > (available := total_memory()):
         raise InputError(
             f"model {name} has {parameters:,} parameters, whose training takes {needed / 1e9:,.0f} GB, but this "

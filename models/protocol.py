@@ -81,8 +81,8 @@ class Reporting(Protocol):
 class Claims:
     """Properties of a model, each stated by an attribute of the same name that is True or False.
 
-    `moments_only`, `targets_only` and `reads_groups` are read from the class, before the model is built. The others may
-    depend on the model's options: then they are a property, or are set in the constructor.
+    Those of `CLASS_CLAIMS` are read from the class, before the model is built. The others may depend on the model's
+    options: then they are a property, or are set in the constructor.
     """
 
     moments_only: bool = False
@@ -92,6 +92,9 @@ class Claims:
     """The model uses only inputs that are targets; other inputs are not read from the files."""
     reads_groups: bool = False
     """Of the other inputs, a model that claims `targets_only` gets the means of groups of members of its targets."""
+    reads_memberships: bool = False
+    """The model reads members one by one, and gets for each of them whether it belongs to a group of `Task.groups`. The
+    share of a group may change between forecasts, so a mean over members of these inputs says nothing."""
     physical: bool = False
     """The model gets samples and returns distributions in physical units, without normalisation."""
     first_member: bool = False
@@ -110,7 +113,7 @@ class Claims:
     grids only, and `Points` (stations, projected and curvilinear grids) are an error."""
 
 
-CLASS_CLAIMS = ("moments_only", "targets_only", "reads_groups")
+CLASS_CLAIMS = ("moments_only", "targets_only", "reads_groups", "reads_memberships")
 """Claims that decide which data are read from the files, so they are read from the class."""
 CLAIM_NAMES = tuple(field.name for field in fields(Claims))
 OPTIONAL_METHODS = ("fit", "normalise")

@@ -1,5 +1,6 @@
 """Runs of `correct` in the process of a test: correctors with random weights, GRIB files in and out."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tested_device import device_of
 
 from data_pipeline.writing import Edit, Encoder, NewMessage, rewrite
 from models.corrected_files.correct_files import correct_files
+from models.corrected_files.sidecar import sidecar_path
 from models.correction.guards import Guard
 from models.corrector import Corrector
 from models.engines.torch_engine import TorchEngine
@@ -80,6 +82,11 @@ def correct(
 def correct_with(engines, forecasts, output, finish):
     """Correct files with engines in this process, and call `finish` with the pipelines."""
     return correct_files(engines, forecasts, output, Mesh.single(), CorrectionOptions(), finish=finish)
+
+
+def read_sidecar(output):
+    """Return the sidecar of an output."""
+    return json.loads(sidecar_path(output).read_text())
 
 
 def rewrite_fields(source, target, correction):

@@ -4,14 +4,13 @@ import torch
 from torch import nn
 
 from data_pipeline.grid import Grid
-from models.layers.attention import WindowAttention
 from models.layers.convolution import Conv2d, ConvTranspose2d
 from models.layers.gate import SphereGate
 from models.layers.locally_connected import LocallyConnected
 from models.layers.loss_term import loss_terms
 from models.layers.mixture import Routing, SpatialMixture
-from models.layers.norms import BatchNorm2d, ChannelNorm, FieldNorm, GroupNorm
-from models.layers.resolution import AvgPool2d, Downsample, MaxPool2d, Upsample
+from models.layers.norms import BatchNorm2d, ChannelNorm, FieldNorm
+from models.layers.resolution import Downsample, MaxPool2d, Upsample
 from models.parallel.exchange import allsum
 
 GRIDS = {
@@ -48,7 +47,7 @@ class Mixtures(nn.Module):
         gate = nn.Sequential(Conv2d(self.down.out, 4, 4), nn.GELU(), nn.Conv2d(4, 5, 1))
         self.fine = SpatialMixture(grid, 2, 4, 6, gate=SphereGate(grid, 4, 6, degree=3))
         self.coarse = SpatialMixture(self.down.out, 4, 2, 5, gate=gate, routing=Routing(0.6, 0.5))
-        self.up, self.last = Upsample(grid), SpatialMixture(grid, 6, 1, 3, 5)
+        self.up, self.last = Upsample(grid), SpatialMixture(grid, 6, 1, 3)
 
     def forward(self, x):
         x = torch.tanh(self.fine(x))
@@ -64,23 +63,14 @@ LAYERS = {
     "down down": lambda grid: nn.Sequential(first := Downsample(grid), Downsample(first.out)),
     "down up": lambda grid: nn.Sequential(Downsample(grid), Upsample(grid)),
     "conv 2": lambda grid: Conv2d(grid, 2, 3, 2),
-    "strided conv 3": lambda grid: Conv2d(grid, 2, 3, 3, stride=2),
-    "strided conv 4": lambda grid: Conv2d(grid, 2, 4, 4, stride=2, groups=2),
     "max pool 2": MaxPool2d,
-    "max pool 3": lambda grid: MaxPool2d(grid, 3),
-    "mean pool 2": AvgPool2d,
-    "transposed conv 2": lambda grid: nn.Sequential(AvgPool2d(grid), ConvTranspose2d(grid, 2, 3)),
-    "transposed conv 3": lambda grid: nn.Sequential(Downsample(grid), ConvTranspose2d(grid, 2, 3, 3)),
-    "transposed conv 4": lambda grid: nn.Sequential(Downsample(grid), ConvTranspose2d(grid, 2, 3, 4)),
-    "group norm": lambda grid: GroupNorm(grid, 2, 2),
+    "transposed conv 2": lambda grid: nn.Sequential(MaxPool2d(grid), ConvTranspose2d(grid, 2, 3)),
     "field norm": lambda grid: FieldNorm(grid, 2),
     "batch norm": lambda grid: BatchNorm2d(grid, 2),
     "mixture": lambda grid: SpatialMixture(grid, 2, 2, 4),
     "weighted mixture": lambda grid: SpatialMixture(grid, 2, 3, 4, scale_by_gate=True, routing=None),
     "mixtures": Mixtures,
     "locally connected": lambda grid: LocallyConnected(grid, 2, 3, smoothness_penalty=0.7),
-    "windows": lambda grid: WindowAttention(grid, 2, 1, 5),
-    "shifted windows": lambda grid: WindowAttention(grid, 2, 2, 4, shift=True),
     "net": Net,
 }
 

@@ -22,7 +22,7 @@ SPECS = QUICK | {
     "emos of one set": QUICK["emos"] | {"shared": True},
     "emos of windows": QUICK["emos"] | {"seasonal": False, "window_days": 120},
     "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent"}},
-    **{name: VARIANTS[name] for name in ("unet of two paths", "members of windows")},
+    **{name: VARIANTS[name] for name in ("unet of two paths", "members")},
     "mlp from emos": SHIPPED["mlp"] | {"baseline": {"shared": False}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
 }
@@ -37,7 +37,6 @@ FITTED = ["mlp", "mlp from emos", *(name for name in SPECS if name not in NETWOR
 CASES = {name: ODD if name in NETWORKS else SMALL for name in SPECS}
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
 CASES |= {name: SMALL for name in SPECS if name not in CASES}
-SPECS["transformer of windows"] = SHIPPED["transformer"] | {"attention_window": 2}
 FIELDS = ("ensemble", "mask", "static", "target")
 
 

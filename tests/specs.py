@@ -36,8 +36,5 @@ EXTERNAL["graph"] |= {"level": 1}
 VARIANTS = {
     f"{name} of two paths": SPECS[name] | {"stem_width": 3, "cell_width": 5, "cell_embedding": 2}
     for name in ("unet", "transformer")
-} | {
-    "members of windows": SPECS["transformer"]
-    | {"head": "members", "attention_window": 2, "depth": 1, "mixture": {"gate": "computed", "blend": True}}
-}
+} | {"members": SPECS["transformer"] | {"head": "members", "depth": 1, "mixture": {"gate": "computed", "blend": True}}}
 """Networks with options that conf/model leaves out: a stem and a path of single cells; corrected members."""

@@ -92,6 +92,7 @@ def codes(page):
     return {html.unescape(re.sub(r"<[^>]+>", "", text)) for text in re.findall(r"<code[^>]*>(.*?)</code>", page)}
 
 
+@pytest.mark.long
 def test_every_option_of_a_verb_has_an_entry(pages):
     """Hydra composes the names; the site has them on the page of the verb or of the group."""
     of_groups = set().union(*(codes(pages[f"reference/options/{group}.html"]) for group in option_pages.GROUPS))
@@ -122,6 +123,7 @@ def test_an_option_without_a_meaning_is_an_error(tmp_path):
         option_pages.refuse_without_meaning([file])
 
 
+@pytest.mark.long
 def test_every_public_name_has_an_entry(pages):
     """Classes and functions of the modules, found by Python's own parser."""
     for page, (_, patterns) in SECTIONS.items():
@@ -133,6 +135,7 @@ def test_every_public_name_has_an_entry(pages):
                     assert f"{module}.{node.name}" in found
 
 
+@pytest.mark.long
 def test_every_name_of_the_door_has_an_entry(pages):
     """With every parameter of its signature."""
     page = pages["reference/python/door.html"]
@@ -144,12 +147,14 @@ def test_every_name_of_the_door_has_an_entry(pages):
             assert all(parameter in shown for parameter in inspect.signature(found).parameters)
 
 
+@pytest.mark.long
 def test_no_page_loads_anything_from_another_place(pages):
     """Links may lead away; scripts, styles, pictures and fonts may not come from elsewhere."""
     loads = r'<(?:script|img|iframe|source|video|audio)[^>]*\ssrc="(https?:[^"]*)"|<link[^>]*\shref="(https?:[^"]*)"'
     assert not {page: found for page, text in pages.items() if (found := re.findall(loads, text))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "scheme"), list(zip(SHOWN, 3 * ("light", "dark"), strict=True)))
 def test_a_page_fits_a_phone_is_silent_and_has_no_barriers(browser, site, name, scheme):
     """Only boxes that scroll by themselves, such as wide tables, may be wider than the window."""

@@ -12,7 +12,7 @@ from torch import nn
 
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import write_text
 from data_pipeline.common.identity import hash_of
 from data_pipeline.common.messages import say
 from data_pipeline.common.named_options import named_options
@@ -106,8 +106,7 @@ def choose_networks(plan: TrainingPlan, run: Run, mesh: Mesh) -> list[str]:
                 left -= minutes
             else:
                 say(f"auto: {name} is left out: it would take about {minutes:.2g} minutes, and {left:.2g} are left")
-        with atomic_write(file, "w") as stream:
-            json.dump(chosen, stream)
+        write_text(file, json.dumps(chosen))
         return chosen
 
     found: list[str] = mesh.broadcast(mesh.run_on_first(choose))

@@ -28,9 +28,7 @@ from models.parallel.mesh import Mesh
 from models.provenance.training_dates import seen_dates, state_fits, stated_fits, trained_dates
 from models.statistical.crossfit import CrossFitted
 
-SAME = {
-    "members": "number of members", "data": "files",
-}  # fmt: skip
+SAME = {"members": "number of members", "data": "files"}
 """Keys of the provenance that must be equal in both runs, with their names in the error. Weights trained on other dates
 could be validated on their own training dates, and their normalisation would be of other data."""
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
@@ -72,7 +71,9 @@ def train_network(
     if options.local_steps > 1:
         check_local_steps(module.corrector.model)
     checkpoints = Checkpoints(run_dir / "checkpoints", options.checkpoint_minutes, mesh, summary)
-    cost = [] if summary is None else [cost_callback(summary, data, options.batch_size)]
+    cost, train = [], data.train_batches
+    if summary is not None:
+        cost.append(CostCallback(summary, len(data.train), options.batch_size, lambda: train.waited))
     trainer = make_trainer(options, mesh, checkpoints, run_dir, cost)
     device = trainer.strategy.root_device
     if summary is not None:
@@ -93,7 +94,7 @@ def train_network(
         if options.compile:
             compile_model(trained.corrector.model, device, mesh, options.sharded)
         _fit(trainer, trained, data, checkpoints, resumed)
-    mesh.run_on_first(checkpoints.finish)
+    mesh.run_on_first(lambda: checkpoints.previous.unlink(missing_ok=True))
     # On the CPU, the final validation could take longer than the training on a GPU.
     module.to(device)
     if mesh.run_on_first(checkpoints.best.exists):
@@ -157,11 +158,6 @@ def check_validation_losses(initial: float, lowest: float, latest: float) -> str
     )
 
 
-def cost_callback(summary: RunSummary, data: TrainingData, batch_size: int) -> CostCallback:
-    """Return the callback that records a training in `summary`."""
-    return CostCallback(summary, len(data.train), batch_size, lambda: data.train_batches.waited)
-
-
 def make_trainer(
     options: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, run_dir: Path, further: Sequence[pl.Callback] = ()
 ) -> pl.Trainer:
@@ -194,7 +190,6 @@ def make_trainer(
                 CurveRestart(),
             ],
             logger=make_loggers(["tensorboard"] if options.loggers is None else options.loggers, run_dir, mesh.first),
-             profiler=_profiler(options, run_dir),
             default_root_dir=run_dir, num_sanity_val_steps=-1, **(quiet | flags),
         )  # fmt: skip
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
@@ -223,16 +218,12 @@ def disable_signal_handling(trainer: pl.Trainer) -> None:
 
 def warn_of_slow_bfloat16(options: TrainerOptions, device: torch.device) -> None:
     """Print a warning if layers compute in bfloat16 on a CPU that has no instructions for it."""
-    if options.precision == "bf16-mixed" and device.type == "cpu" and not has_fast_bfloat16():
+    fast = any(value is True for name, value in torch.cpu.get_capabilities().items() if "bf16" in name)
+    if options.precision == "bf16-mixed" and device.type == "cpu" and not fast:
         warn(
             "warning: trainer.precision=bf16-mixed is slower than 32-true on this CPU, which has no instructions for "
             "bfloat16 (4.7 times slower where this was measured); set trainer.precision=32-true"
         )
-
-
-def has_fast_bfloat16() -> bool:
-    """Return whether this CPU has instructions for products in bfloat16."""
-    return any(value is True for name, value in torch.cpu.get_capabilities().items() if "bf16" in name)
 
 
 @contextmanager
@@ -252,13 +243,6 @@ def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before[0])
         cudnn.allow_tf32, cudnn.deterministic = before[1:]
-
-
-def _profiler(options: TrainerOptions, run_dir: Path) -> Profiler | str | None:
-    if not isinstance(options.profiler, Mapping):
-        return options.profiler
-    profiler: Profiler = build_spec("trainer.profiler", options.profiler, Profiler, given={"dirpath": str(run_dir)})
-    return profiler
 
 
 def _flag_value(option: str, value: Any) -> Any:

@@ -16,7 +16,7 @@ from conf import build, plain, store_command, verb
 from data_pipeline.archive import Archive, regridding_of
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import write_text
 from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress
@@ -153,8 +153,7 @@ def run_test_check(cfg: DictConfig) -> str:
             result = build(cfg.test_check)(
                 corrector, archive, ForecastDataset(archive, corrector.task, dates, members=cfg.max_members)
             )
-        with atomic_write(file, "w") as stream:
-            json.dump(result, stream, indent=2)
+        write_text(file, json.dumps(result, indent=2))
     return f"test check: {json.loads(file.read_text())}"
 
 

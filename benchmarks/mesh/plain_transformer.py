@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.mesh.plain_unet import PlainBlock
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -47,28 +48,11 @@ def continue_sphere(x: Tensor, north: int, south: int, west: int, east: int, sig
     return torch.cat([x[..., x.shape[-1] - west :], x, x[..., :east]], dim=-1)
 
 
-class CellNorm(nn.LayerNorm):
-    """Layer normalisation over the channels of each cell."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
-        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
-
-
-class SequentialBlock(nn.Module):
-    """Two convolutions with a residual connection."""
-
-    def __init__(self, inputs: int, outputs: int, dropout: float, parity: Sequence[int] = ()) -> None:
-        super().__init__()
-        self.skip = nn.Conv2d(inputs, outputs, 1)
-        self.path = nn.Sequential(
-            ContinuedConvolution(inputs, outputs, parity), CellNorm(outputs), nn.GELU(), nn.Dropout2d(dropout),
-            ContinuedConvolution(outputs, outputs), CellNorm(outputs), nn.GELU(),
-        )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
-        return self.skip(x) + self.path(x)
+def sequential_block(inputs: int, outputs: int, dropout: float, parity: Sequence[int] = ()) -> PlainBlock:
+    """Return two convolutions with a residual connection."""
+    block = PlainBlock(inputs, outputs, dropout, "sphere")
+    block.path[0], block.path[4] = ContinuedConvolution(inputs, outputs, parity), ContinuedConvolution(outputs, outputs)
+    return block
 
 
 class CellsInBatch(nn.Module):
@@ -95,16 +79,13 @@ class JoinedTrunk(nn.Module):
     def __init__(self, inputs: int, width: int, dropout: float, attention: bool, parity: Sequence[int]) -> None:
         super().__init__()
         one, two, four = width, 2 * width, 4 * width
-        self.encoder = nn.ModuleList(
-            [
-                SequentialBlock(inputs, one, 0, parity),
-                SequentialBlock(one, two, dropout),
-                SequentialBlock(two, four, dropout),
-            ]
-        )
+        self.encoder = nn.ModuleList([
+            sequential_block(inputs, one, 0, parity), sequential_block(one, two, dropout),
+            sequential_block(two, four, dropout),
+        ])  # fmt: skip
         self.attention = nn.ModuleList(CellsInBatch(w, w // width) for w in (one, two, four) if attention)
         self.decoder = nn.ModuleList(
-            [SequentialBlock(one + two, one, dropout), SequentialBlock(two + four, two, dropout)]
+            [sequential_block(one + two, one, dropout), sequential_block(two + four, two, dropout)]
         )
 
     def forward(self, x: Tensor, M: int = 1) -> Tensor:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
-from models.layers.norms import GroupNorm
+from models.layers.norms import FieldNorm
 from models.networks.trunk import ResidualBlock
 from models.parallel.domain import Domain
 from models.parallel.exchange import count_sent_bytes
@@ -102,11 +102,11 @@ def minimal_traffic(
 
     The halo of a layer consists of the cells of other tiles on which its output on this rank's tile depends (their
     derivative is not zero), times channels. The backward pass sends back as many numbers if the layer's input has a
-    gradient. A norm sums two float64 for each sample and group, forward and backward; the loss sums two. Gradients are
+    gradient. A norm sums two float64 for each sample, forward and backward; the loss sums two. Gradients are
     summed once. `WidePair` computes the numbers of wide layers.
     """
     seen: list[tuple[nn.Module, Tensor]] = []
-    layers = [layer for layer in model.modules() if hasattr(layer, "window") or isinstance(layer, GroupNorm)]
+    layers = [layer for layer in model.modules() if hasattr(layer, "window") or isinstance(layer, FieldNorm)]
     handles = [layer.register_forward_hook(lambda layer, inputs, _: seen.append((layer, *inputs))) for layer in layers]
     step()
     for handle in handles:
@@ -115,16 +115,16 @@ def minimal_traffic(
     domain, domains = Domain.split(grid, bands * channels, sectors), _levels(grid, bands * channels, sectors, coarsest)
     merged = _levels(grid, bands, sectors, coarsest)
     wide = wide_convolutions(model, grid) if channels > 1 else {}
-    groups = sum(len(x) * layer.num_groups for layer, x in seen if isinstance(layer, GroupNorm))
+    samples = sum(len(x) for layer, x in seen if isinstance(layer, FieldNorm))
     sums = {
-        "norm": 2 * 2 * 8 * groups * (domain.ranks > 1),
+        "norm": 2 * 2 * 8 * samples * (domain.ranks > 1),
         "loss": 2 * 8,
         "gradient": sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
     }
     result = [dict.fromkeys(TRAFFIC_KINDS, 0) | sums for _ in range(domain.ranks)]
     known: dict[object, np.ndarray] = {}
     for layer, x in seen:
-        if isinstance(layer, GroupNorm):
+        if isinstance(layer, FieldNorm):
             continue
         if layer in wide:
             sizes = layer.in_channels, layer.out_channels, len(x) * x.element_size()
@@ -134,7 +134,7 @@ def minimal_traffic(
                 for kind, number in (pair.first if wide[layer] else pair.second)(rank).items():
                     bytes_of[kind] += number
             continue
-        key = type(layer), x.shape[-2:], getattr(layer, "kernel_size", None), getattr(layer, "stride", None)
+        key = type(layer), x.shape[-2:], getattr(layer, "kernel_size", None)
         if key not in known:
             known[key] = halo_cells(layer, x.shape[-2:], domains)
         each = len(x) * x.shape[1] * x.element_size()
@@ -226,7 +226,7 @@ def _area(domain: Domain, rank: int) -> int:
 def halo_cells(layer: nn.Module, shape: torch.Size, domains: dict[tuple[int, ...], Domain]) -> np.ndarray:
     """Return the number of cells of tile q on which the output of a layer on tile p depends, as [p, q]."""
     if isinstance(layer, Conv2d):
-        layer = Conv2d(layer.window.domain, 1, 1, layer.kernel_size[0], layer.stride[0])
+        layer = Conv2d(layer.window.domain, 1, 1, layer.kernel_size[0])
         nn.init.ones_(layer.weight)
     x = torch.ones(1, 1, *shape, requires_grad=True)
     y = layer(x)

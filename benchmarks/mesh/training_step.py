@@ -18,11 +18,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.common import HALF_DEGREE
+from benchmarks.step_memory import random_batch
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, arrange_mesh
 from training.run.trainer_options import TrainerOptions
 from training.step.correction_module import CorrectionModule
@@ -37,9 +36,8 @@ class TrainingStep(nn.Module):
     def __init__(self, mesh: Mesh, grid: Grid = HALF_DEGREE) -> None:
         super().__init__()
         torch.manual_seed(0)
-        domain = mesh.domain(grid)
-        self.batch = random_tile(domain)
-        corrector = Corrector(UNET_TASK, domain, UNET_SPEC, torch.zeros(3, *grid.shape))
+        corrector = Corrector(UNET_TASK, mesh.domain(grid), UNET_SPEC, torch.zeros(3, *grid.shape))
+        self.batch = random_batch(corrector)
         self.module = CorrectionModule(corrector, TrainerOptions(), mesh=mesh)
 
     @property
@@ -56,19 +54,6 @@ class TrainingStep(nn.Module):
         if not self.module.mesh.everyone:
             return self
         return DistributedDataParallel(self, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True)
-
-
-def random_tile(domain: Domain) -> Sample:
-    """Return this rank's tile of a forecast of random numbers: mean and spread of 11 fields."""
-    C, (H, W) = len(UNET_TASK.inputs), domain.own_shape
-    return Sample(
-        ensemble=torch.randn(1, 2, C, H, W),
-        mask=torch.ones(1, C, H, W, dtype=torch.bool),
-        static=torch.randn(1, 3, H, W),
-        target=torch.randn(1, 1, H, W),
-        init_time=torch.tensor([1_000_000_000]),
-        lead_time=torch.tensor([48]),
-    )
 
 
 @contextmanager

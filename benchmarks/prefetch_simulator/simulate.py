@@ -13,9 +13,10 @@ docs/prefetch.md lists the assumptions that are not from the paper.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, comb
+from math import ceil
 
 import numpy as np
+from scipy.stats import binom
 
 from benchmarks.prefetch_simulator.policies import POLICIES, SHARED, Workload
 from data_pipeline.prefetch.order import Reads, SampleOrder
@@ -85,8 +86,7 @@ def expected_often_read(samples: int, workers: int, epochs: int, excess: float) 
     31635
     """
     minimum = ceil((1 + excess) * epochs / workers)
-    outcomes = sum(comb(epochs, k) * (workers - 1) ** (epochs - k) for k in range(minimum, epochs + 1))
-    return samples * (outcomes / workers**epochs)
+    return samples * float(binom.sf(minimum - 1, epochs, 1 / workers))
 
 
 def count_often_read(order: SampleOrder, excess: float) -> float:

@@ -1,6 +1,6 @@
 """The options of a job, from the command line and from the file of a site.
 
-    options = read_job_options(defaults, "site.yaml", "train", given, verbs)
+    options = read_job_options(defaults, {"site": "site.yaml", "gpus": 4}, ["gpus"], "train")
 
 A site file is YAML with options of `deepweather submit`. An entry with the name of a verb holds options for this verb
 only:
@@ -113,26 +113,25 @@ class JobOptions:
         return None if self.memory is None else math.ceil(size_in_bytes("memory", self.memory) / 2**20)
 
 
-def chosen_site(option: object) -> str | None:
-    """Return the path of the site file: the option `site`, else that of the environment, else None."""
-    site = option if option is not None else os.environ.get(SITE_VARIABLE) or None
+def read_job_options(
+    defaults: Mapping[str, Any], options: Mapping[str, Any], given: Collection[str], verb: str
+) -> JobOptions:
+    """Return the options of a job of `verb`: those of the command line, else those of the site file, else the defaults.
+
+    `defaults` and `options` have the value of each option of `deepweather submit`, `given` the names on the command
+    line. In the site file, the options under the name of the verb count more than the others. The whole file is
+    checked.
+    """
+    site = options["site"] if options["site"] is not None else os.environ.get(SITE_VARIABLE) or None
     if site is not None and not isinstance(site, str):
         raise InputError(f"site must be the path of a YAML file, got {site!r}; write a number as ./{site}")
-    return site
+    found = read_site(site) if site else {}
+    own = {name: options[name] for name in defaults if name in given}
+    values = {**defaults, **found.get("", {}), **found.get(verb, {}), **own}
+    return JobOptions(**{name: value for name, value in values.items() if name != "site"})
 
 
-def read_job_options(
-    defaults: Mapping[str, Any], site: str | None, verb: str, given: Mapping[str, Any], verbs: Collection[str]
-) -> JobOptions:
-    """Return the options of a job of `verb`: those given, else those of the site file, else the defaults.
-
-    In the site file, the options under the name of the verb count more than the others. The whole file is checked.
-    """
-    found = read_site(site, verbs) if site else {}
-    return JobOptions(**{**defaults, **found.get("", {}), **found.get(verb, {}), **given})
-
-
-def read_site(path: str, verbs: Collection[str]) -> dict[str, dict[str, Any]]:
+def read_site(path: str) -> dict[str, dict[str, Any]]:
     """Return the options of a site file by verb; the options for all verbs are under "".
 
     Raises `InputError` for a file that cannot be read, and for a wrong option or value in any part of it.
@@ -146,10 +145,10 @@ def read_site(path: str, verbs: Collection[str]) -> dict[str, dict[str, Any]]:
         raise InputError(f"the site file {path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(contents, Mapping):
         raise InputError(f"the site file {path} must hold options of deepweather submit, one NAME: VALUE in each line")
-    shared = {str(name): value for name, value in contents.items() if name not in verbs}
+    shared = {str(name): value for name, value in contents.items() if name not in VERBS}
     found: dict[str, dict[str, Any]] = {"": shared}
     _check(f"site file {path}", shared)
-    for verb in [name for name in contents if name in verbs]:
+    for verb in [name for name in contents if name in VERBS]:
         place = f"site file {path}, {verb}"
         if not isinstance(contents[verb], Mapping):
             raise InputError(f"{place} must hold options of its own, such as {{gpus: 4}}, got {contents[verb]!r}")

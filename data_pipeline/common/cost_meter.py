@@ -10,8 +10,6 @@ several ranks read is counted once, and it includes the energy of other programs
 
 from __future__ import annotations
 
-import resource
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from data_pipeline.common.energy import GPUCounter, MeasurementError, PowercapZone, processor_zones
+from data_pipeline.common.machine_memory import peak_memory
 from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.run_start import take_begin
 
@@ -215,15 +214,3 @@ def gather_usage(meter: CostMeter, ranks: _Ranks) -> Usage:
 def print_usage(meter: CostMeter, ranks: _Ranks) -> None:
     """Print one line about the run on its first rank; all ranks call this together."""
     say(gather_usage(meter, ranks).line())
-
-
-def peak_memory() -> int:
-    """Return the largest memory (resident set) that this process has had, in bytes.
-
-    `getrusage` is used only without /proc, because on Linux its peak includes the process that started this one.
-    """
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

@@ -120,6 +120,12 @@ def atomic_write(path: str | Path, mode: str = "wb", durable: bool = True) -> It
         yield file
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file as a whole, in UTF-8; see `atomic_path`."""
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
 @contextmanager
 def lock_folder(folder: Path, *inner: Path, patience: float = 0.0) -> Iterator[int]:
     """Lock a folder, and remove the unfinished files of killed runs in it and in the folders `inner`.

@@ -7,7 +7,8 @@
 
 A process that starts with these signals blocked (`env --block-signal=USR1,TERM deepweather ...`) receives them when
 the handler is installed. Signals that arrive within a second count as one, because Slurm, a launcher and a terminal may
-each send one. If the main thread is inside a library and cannot handle a signal, another thread ends the process.
+each send one. If the main thread is inside a library and cannot handle a signal, or is slow to end, another thread ends
+the process, but never a program that only calls the functions of this project, such as a notebook.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ INSISTING = 3
 CLEAN_UP = 1.0
 """Seconds after which an interrupted process ends, even if its exit functions have not finished."""
 PATIENCE = 3.0
-"""Seconds that Ctrl-C waits for the end of a step, and that any signal waits for a library to return to Python."""
+"""Seconds that Ctrl-C waits for the end of a step, and that training waits for a library to return to Python."""
+AT_MOST = 2.0
+"""Seconds after which a signal has ended any command that is not in training, whatever it still does."""
 
 
 @dataclass(eq=False)
@@ -56,6 +59,8 @@ class _State:
     """The signals that this process has received since `install`, and what happens at the next one."""
 
     at_once: bool = False
+    of_command: bool = True
+    """Whether the process is a command, which may be ended."""
     forward: Callable[[int], None] | None = None
     deferral: Deferral | None = None
     count: int = 0
@@ -110,6 +115,7 @@ def handled() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
     install()
+    _state.of_command = False
     try:
         yield
     finally:
@@ -261,16 +267,25 @@ def _watch_signals(reader: socket.socket) -> None:
 
 
 def _enforce(number: int, state: _State, last: bool) -> None:
-    """End the process if the main thread has not handled a signal in time, or a step does not end after Ctrl-C.
+    """End the command if it has not ended in time after a signal, or if a step does not end after Ctrl-C.
 
     `last` marks the third signal of its kind, which ends the process at once.
     """
     deferral = state.deferral
-    if last and state.forward is None and _is_ours(number, state):
-        end_now()
-    if deferral is None or not deferral.worth_waiting:
-        if not state.answered.wait(PATIENCE) and _is_ours(number, state):
+
+    def end() -> None:
+        if state.of_command and _is_ours(number, state):
             end_now()
+
+    if last and state.forward is None:
+        end()
+    if deferral is None:
+        time.sleep(AT_MOST)
+        if state.forward is None and state.deferral is None:
+            end()
+    elif not deferral.worth_waiting:
+        if not state.answered.wait(PATIENCE):
+            end()
     elif number == signal.SIGINT:
         time.sleep(PATIENCE + (2 * deferral.seconds if math.isfinite(deferral.seconds) else 0))
         if state.deferral is deferral and deferral.worth_waiting and _is_ours(number, state):
@@ -278,7 +293,7 @@ def _enforce(number: int, state: _State, last: bool) -> None:
             state.answered.clear()
             _thread.interrupt_main()
             if not state.answered.wait(PATIENCE):
-                end_now()
+                end()
 
 
 def _is_ours(number: int, state: _State) -> bool:

@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -16,11 +17,10 @@ CGROUPS = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
 MEMINFO = Path("/proc/meminfo")
 _VERSIONS = (
-    ("0::", ".", "memory.max", "memory.current", "inactive_file"),
-    (":memory:", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Control groups of versions 2 and 1: mark in `/proc/self/cgroup`, folder, names of the files with limit and usage, and
-key of the file pages that can be freed."""
+"""Control groups of versions 2 and 1: the files with limit and usage, and the key of file pages that can be freed."""
 
 
 def total_memory() -> int:
@@ -40,35 +40,45 @@ def free_memory() -> int:
 
 def process_memory() -> int:
     """Return the bytes of memory (resident set) that this process uses."""
+    return _resident("VmRSS")
+
+
+def peak_memory() -> int:
+    """Return the largest memory (resident set) that this process has had, in bytes."""
+    return _resident("VmHWM")
+
+
+def _resident(key: str) -> int:
     with suppress(OSError, AttributeError):
-        return 1024 * int(re.search(r"^VmRSS:\s+(\d+)", (PROCESS / "status").read_text(), re.M)[1])  # type: ignore[index]
-    # Without /proc, as on macOS, return the peak so far, which macOS gives in bytes.
+        return 1024 * int(re.search(rf"^{key}:\s+(\d+)", (PROCESS / "status").read_text(), re.M)[1])  # type: ignore[index]
+    # Without /proc, as on macOS, return the peak, which macOS gives in bytes. Linux adds that of the starting process.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _limits() -> Iterator[tuple[int, int]]:
     """Yield limit and usage of each control group that holds this process and has a limit."""
-    own = ""
-    with suppress(OSError):
-        own = (PROCESS / "cgroup").read_text()
-    for mark, folder, limit_file, usage_file, cache_key in _VERSIONS:
-        root = CGROUPS / folder
-        paths = [line.partition(mark)[2].strip("/") for line in own.splitlines() if mark in line] or [""]
-        # The limits of all groups above apply too. Inside a container, the process's group is often the root.
-        groups = [root, *((root / part) for part in _with_parents(paths[0]))]
-        for group in groups:
+    for group, (limit_file, usage_file, cache_key) in product(control_groups("memory"), _VERSIONS):
+        with suppress(OSError, ValueError):
+            limit, usage = int((group / limit_file).read_text()), 0
             with suppress(OSError, ValueError):
-                limit, usage = int((group / limit_file).read_text()), 0
-                with suppress(OSError, ValueError):
-                    usage = int((group / usage_file).read_text())
-                    freed = re.search(rf"^{cache_key} (\d+)", (group / "memory.stat").read_text(), re.M)
-                    usage -= int(freed[1]) if freed else 0
-                yield limit, usage
+                usage = int((group / usage_file).read_text())
+                freed = re.search(rf"^{cache_key} (\d+)", (group / "memory.stat").read_text(), re.M)
+                usage -= int(freed[1]) if freed else 0
+            yield limit, usage
 
 
-def _with_parents(path: str) -> Iterator[str]:
-    parts = path.split("/") if path else []
-    return ("/".join(parts[: count + 1]) for count in range(len(parts)))
+def control_groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control groups for `memory` or `cpu`, and of all above, which limit it too.
+
+    Version 1 has a tree of groups for each controller, version 2 has one for all.
+    """
+    with suppress(OSError, ValueError):
+        for line in (PROCESS / "cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if not controllers or controller in controllers.split(","):
+                root = CGROUPS / controller if controllers else CGROUPS
+                group = root / name.lstrip("/")
+                yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(root))
 
 
 MEDIUM_ARRAYS = 1 << 25

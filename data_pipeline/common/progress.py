@@ -198,7 +198,9 @@ class _Screen:
         streams = sys.stdout, sys.stderr
         self.is_shown, self._stream = True, streams[0]
         try:
-            if _is_first() and os.environ.get("DEEPWEATHER_PROGRESS", "on") != "off":
+            # Before PyTorch's variables are set, Slurm's task number tells which process is the first rank.
+            rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+            if rank == "0" and os.environ.get("DEEPWEATHER_PROGRESS", "on") != "off":
                 # `dumb` terminals, such as an editor's, have no sequence that clears a line.
                 self.in_place = streams[0].isatty() and os.environ.get("TERM", "dumb") != "dumb"
                 if self.in_place:
@@ -304,11 +306,6 @@ class _Cleared:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _is_first() -> bool:
-    """Whether this process is the first rank; before PyTorch's variables are set, Slurm's task number tells."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
 _screen = _Screen()

@@ -19,12 +19,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from data_pipeline.common.machine_memory import control_groups
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 THREADS_VARIABLE = "DEEPWEATHER_THREADS"
 """Environment variable: an upper limit for the threads of this process."""
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def processors() -> int:
@@ -137,22 +138,13 @@ def _number(values: Mapping[str, str], name: str) -> int | None:
     return int(value) if value.isdecimal() and int(value) > 0 else None
 
 
-def _quota(own: Path = Path("/proc/self/cgroup"), mount: Path = _CGROUPS) -> int | None:
+def _quota() -> int | None:
     """Return the CPU quota of this process's control group and the groups above it, rounded up; None without a quota.
 
     Version 2 of control groups has `cpu.max` ("200000 100000" for two processors); version 1 has `cpu.cfs_quota_us` and
     `cpu.cfs_period_us`.
     """
-    found = []
-    with suppress(OSError, ValueError):
-        for line in own.read_text().splitlines():
-            _, controllers, name = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
-                continue
-            root = mount / "cpu" if controllers else mount
-            group = root / name.lstrip("/")
-            found += [_quota_of(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
-    return min((math.ceil(quota) for quota in found if quota), default=None)
+    return min((math.ceil(quota) for quota in map(_quota_of, control_groups("cpu")) if quota), default=None)
 
 
 def _quota_of(folder: Path) -> float | None:

@@ -12,6 +12,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress, describe_state
 from data_pipeline.common.identity import hash_of
+from data_pipeline.common.messages import joined
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.levels import level_of
 from data_pipeline.formats.reader_versions import READER_VERSIONS
@@ -69,8 +70,7 @@ class Cube:
         """Arrange fields along the axes named in `values`, which holds the coordinate of each field.
 
         Different fields for one cell raise `InputError`, and so do several levels of a variable, and forecasts with
-        more than half of the fields missing.
-        Analyses may have many more times of one variable than of another.
+        more than half of the fields missing. Analyses may have many more times of one variable than of another.
         """
         levels = tuple(level_of(catalog, variable) for variable in range(len(catalog.wanted)))
         axes = {name: np.unique(value) for name, value in values.items()}
@@ -149,7 +149,7 @@ def _at_lead_times(catalog: Catalog, lead_times: Sequence[int] | None) -> Catalo
     if absent := [lead for lead in leads.tolist() if lead * 60 not in there]:
         hours = ", ".join(f"{step / 60:g}" for step in there if step >= 0)
         has = f"it has {hours} h" if hours else "none of its lead times has a known length in hours"
-        raise InputError(f"{catalog} has no lead time {', '.join(map(str, absent))} h; {has}")
+        raise InputError(f"{catalog} has no lead time {joined(absent)} h; {has}")
     return catalog.where(np.isin(minutes, leads * 60))
 
 

@@ -60,11 +60,10 @@ def open_ensemble(
     `paths` are files, folders, patterns or URLs of GRIB, NetCDF or Zarr; or a dataset of xarray, an object with the
     method `to_xarray`, such as a field list of earthkit-data, or a DataTree with the group `ensemble`. `variables`,
     such as `2t` or `t@850`, and `lead_times` (hours) select fields; None selects all. Variables have their GRIB
-    shortName.
-    `number` is 0 for a control forecast and for files without members. `level` is in hPa. Where one name exists both
-    at the surface and on pressure levels, see `datasets.select_variable`. Fields are brought to the grid of `target`;
-    without it they keep their grid, which must be regular. A `target` without a method takes values from the points of
-    its grid, and raises an `InputError` if the fields lack one.
+    shortName. `number` is 0 for a control forecast and for files without members. `level` is in hPa. Where one name
+    exists both at the surface and on pressure levels, see `datasets.select_variable`. Fields are brought to the grid of
+    `target`; without it they keep their grid, which must be regular. A `target` without a method takes values from the
+    points of its grid, and raises an `InputError` if the fields lack one.
 
     A missing field raises an `InputError`, or is NaN with `missing="mask"`. Levels that were not selected for a
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None
@@ -208,7 +207,6 @@ def stations_in(path: Paths, names: Names = None) -> Points:
 
 
 def _parsed(variables: Sequence[Variable | str] | None) -> list[Variable] | None:
-    """Return variables, of which texts such as `t@850` are parsed."""
     if isinstance(variables, str):
         raise InputError(f"variables must be a list, got {variables!r}; write [{variables!r}]")
     if variables is None:
@@ -232,7 +230,6 @@ def _on_target(cube: Cube) -> Cube:
 
 
 def _dataset(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Dataset:
-    """Return `open_cube` of a cube."""
     with package("a dataset of xarray", "train"):
         from data_pipeline.formats.datasets import open_cube
 

@@ -77,28 +77,27 @@ class CFFormat(Format):
         """Return whether it begins like one."""
         return isinstance(address, Path) and is_netcdf(address)
 
-    def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
-        """Return the catalogs of members, and of all fields with summaries."""
-        from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog, NetCDFSummaries
+    def catalog(self) -> type[BlockCatalog]:
+        """Return the class of the catalog of fields."""
+        from data_pipeline.formats.netcdf.netcdf_catalog import NetCDFCatalog
 
-        return NetCDFCatalog, NetCDFSummaries
+        return NetCDFCatalog
 
     def gather(self, addresses: Sequence[FileAddress], request: Request) -> Catalog:
         """Return the fields of all files."""
         files = addresses if self.is_store else expand_paths(addresses)
-        catalog, static = self.catalogs()[request.summaries], request.static
-        return catalog.gather(files, request.variables, request.names, surface=static, timeless=static)
+        return self.catalog().gather(files, request.variables, request.names, request.static, request.summaries)
 
     def first_grid(self, address: FileAddress, names: Names) -> Grid:
         """Return the grid of the first field whose grid can be read."""
-        return self.catalogs()[0].first_grid(address, names)
+        return self.catalog().first_grid(address, names)
 
     def starts(self, address: FileAddress, names: Names) -> np.ndarray:
         """Return the starts that the headers state."""
         from data_pipeline.formats.cf.block import FieldBlock
         from data_pipeline.formats.cf.cf_variables import NameMap
 
-        blocks = self.catalogs()[0].read_blocks(address, NameMap(names))
+        blocks = self.catalog().read_blocks(address, NameMap(names))
         dated = [block for block in blocks if isinstance(block, FieldBlock) and block.time.has_leads]
         return np.unique(np.concatenate([np.empty(0, np.int64), *(block.times.starts for block in dated)]))
 
@@ -112,13 +111,13 @@ class CFFormat(Format):
         """Return a description that is made from the headers."""
         from data_pipeline.formats.cf.cf_contents import summarize_files
 
-        return summarize_files(paths, catalog=self.catalogs()[0], names=names)
+        return summarize_files(paths, catalog=self.catalog(), names=names)
 
     def unreadable(self, paths: Paths, names: Names) -> dict[FileAddress, str]:
         """Return the files without any variable that can be read, with the reason."""
         from data_pipeline.formats.cf.cf_contents import unreadable_files
 
-        return unreadable_files(paths, catalog=self.catalogs()[0], names=names)
+        return unreadable_files(paths, catalog=self.catalog(), names=names)
 
 
 class TableFormat(CFFormat):
@@ -131,11 +130,11 @@ class TableFormat(CFFormat):
         """Return whether it begins like one."""
         return isinstance(address, Path) and is_table(address)
 
-    def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
-        """Return the catalog of members twice: tables have no summaries."""
+    def catalog(self) -> type[BlockCatalog]:
+        """Return the class of the catalog of fields."""
         from data_pipeline.formats.table.table_catalog import TableCatalog
 
-        return TableCatalog, TableCatalog
+        return TableCatalog
 
     def stations(self, address: FileAddress, names: Names) -> Grid:
         """Return the stations in a table, which need no values."""
@@ -159,11 +158,11 @@ class DatasetFormat(CFFormat):
         """Return whether it is a dataset."""
         return hasattr(address, "dataset")
 
-    def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
-        """Return the catalogs of members, and of all fields with summaries."""
-        from data_pipeline.formats.cf.dataset_catalog import DatasetCatalog, DatasetSummaries
+    def catalog(self) -> type[BlockCatalog]:
+        """Return the class of the catalog of fields."""
+        from data_pipeline.formats.cf.dataset_catalog import DatasetCatalog
 
-        return DatasetCatalog, DatasetSummaries
+        return DatasetCatalog
 
     def describe(self, address: FileAddress) -> tuple[Any, ...]:
         """Return a text that differs for other values."""
@@ -180,12 +179,12 @@ class ZarrFormat(CFFormat):
         """Return whether it begins like one."""
         return is_zarr(address)
 
-    def catalogs(self) -> tuple[type[BlockCatalog], type[BlockCatalog]]:
-        """Return the catalogs of members, and of all fields with summaries."""
+    def catalog(self) -> type[BlockCatalog]:
+        """Return the class of the catalog of fields."""
         with package("reading Zarr", "train"):
-            from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog, ZarrSummaries
+            from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog
 
-        return ZarrCatalog, ZarrSummaries
+        return ZarrCatalog
 
     def describe(self, address: FileAddress) -> tuple[Any, ...]:
         """Return what the headers say."""

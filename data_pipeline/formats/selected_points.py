@@ -37,14 +37,11 @@ class SelectedPointsReader:
         if not self.grid.ids:
             return f"its {len(self.positions)} points are those of the ensemble in another order"
         found, others = int((self.positions >= 0).sum()), self.source.grid.shape[0]
-        lacking = "" if found == len(self.positions) else f", the first without is {self._first_lacking}"
+        first = self.grid.ids[int((self.positions < 0).argmax())]
+        lacking = "" if found == len(self.positions) else f", the first without is {first}"
         unused = f"; {others - found} of {others} stations are not used" if others > found else ""
         notes = "".join(f"; {note}" for note in self.notes)
         return f"found at {found} of {len(self.positions)} stations of the ensemble{lacking}{unused}{notes}"
-
-    @property
-    def _first_lacking(self) -> str:
-        return self.grid.ids[int((self.positions < 0).argmax())]
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Read the `window` of the fields with the numbers `wanted`; NaN at points that the source lacks."""

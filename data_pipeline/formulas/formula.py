@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import sha256_of_bytes
+from data_pipeline.common.messages import joined
 from data_pipeline.formulas.sphere_derivatives import REACH
 from data_pipeline.variables.parameters import VECTOR_COMPONENTS
 from data_pipeline.variables.units import normalize_units
@@ -22,9 +23,10 @@ from data_pipeline.variables.variable import Channel, Variable
 
 WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed", "geopotential_tendency")
 """Operations on both components of the wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""
-GROUP_OPERATIONS = GROUP_MEAN, GROUP_SPREAD = "group_mean", "group_spread"
+GROUP_OPERATIONS = GROUP_MEAN, GROUP_SPREAD, IN_GROUP = "group_mean", "group_spread", "in_group"
 LAGGED_OPERATIONS = LAGGED_MEAN, LAGGED_SPREAD = "lagged_mean", "lagged_spread"
-"""Operations on a group of members, or on all members of an earlier start: all members have the same value."""
+"""Operations on a group of members, or on all members of an earlier start. All members have the same value, but for
+`in_group`: 1 for the members of the group, 0 for all others."""
 MEANS_OF_GROUPS, SPREADS_OF_GROUPS = (GROUP_MEAN, LAGGED_MEAN), (GROUP_SPREAD, LAGGED_SPREAD)
 WHOLE_GLOBE = 1_000_000
 """Reach of operations whose values depend on all rows: more rows than any grid has."""
@@ -87,9 +89,7 @@ class Formula(Variable):
 
         The result is empty (unknown) if it depends on a field with empty units.
         """
-        own = [
-            operand.units_from(units) if isinstance(operand, Formula) else units[operand] for operand in self.operands
-        ]
+        own = [one.units_from(units) if isinstance(one, Formula) else units[one] for one in self.operands]
         return FORMULA_OPERATIONS[self.operation].units(self, [normalize_units(one) if one else "" for one in own])
 
     @property
@@ -146,7 +146,7 @@ def _parse(text: str, whole: str) -> Channel | Formula:
         usages = ", ".join(one.usage for one in FORMULA_OPERATIONS.values())
         raise InputError(f"cannot read the formula {whole!r}; write one of {usages}")
     arguments = [int(part) if part.isdigit() else _parse(part, whole) for part in _split(inside[:-1], whole)]
-    return _make(name, f"{name}({', '.join(map(str, arguments))})", arguments)
+    return _make(name, f"{name}({joined(arguments)})", arguments)
 
 
 def _make(operation: str, text: str, arguments: Sequence[Any]) -> Formula:
@@ -264,7 +264,7 @@ def _changing(arguments: Sequence[Any], text: str) -> tuple[Formula, ...]:
 
 
 def _made_of(operation: str, *arguments: Channel | Formula) -> Formula:
-    return _make(operation, f"{operation}({', '.join(map(str, arguments))})", arguments)
+    return _make(operation, f"{operation}({joined(arguments)})", arguments)
 
 
 def _wind_of(components: Sequence[Channel | Formula], text: str) -> tuple[Channel, Channel]:
@@ -390,6 +390,7 @@ FORMULA_OPERATIONS = {
     "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),
     GROUP_MEAN: FormulaOperation("group_mean(2t, 1, 50)", _grouped, _times("")),
     GROUP_SPREAD: FormulaOperation("group_spread(2t, 1, 50)", _grouped, _times(""), parity=0),
+    IN_GROUP: FormulaOperation("in_group(2t, 1, 50)", _grouped, lambda *_: "1", parity=0),
     LAGGED_MEAN: FormulaOperation("lagged_mean(2t, 24)", _lagged, _times("")),
     LAGGED_SPREAD: FormulaOperation("lagged_spread(2t, 24)", _lagged, _times(""), parity=0),
     "lagrangian_change": FormulaOperation("lagrangian_change(t@850, 24)", _followed, _of_parcel, WHOLE_GLOBE),

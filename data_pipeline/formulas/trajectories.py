@@ -49,7 +49,7 @@ class Trajectories:
 
         `now` and `before` are the components (H, W) of the wind at both times, m s⁻¹.
         """
-        last, first = (self._velocity(*wind) for wind in (now, before))
+        last, first = (u * self._east + v * self._up for u, v in (now, before))
         steps = math.ceil(seconds / SUBSTEP_SECONDS)
         place, angle = self._points, seconds / steps / EARTH_RADIUS
         for step in range(steps):
@@ -61,9 +61,6 @@ class Trajectories:
     def values(self, field: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return a field (H, W) at `places` (3, H, W), by cubic interpolation; NaN where a value it needs is NaN."""
         return self._interpolated(field[None], places, cubic=True)[0]
-
-    def _velocity(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-        return u * self._east + v * self._up
 
     def _interpolated(self, fields: np.ndarray, places: np.ndarray, cubic: bool) -> np.ndarray:
         """Return fields (K, H, W) at `places`, linear or cubic (Lagrange) in latitude and longitude."""

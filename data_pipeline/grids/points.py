@@ -32,9 +32,8 @@ class Points(Grid):
     """An unstructured grid: `latitudes` and `longitudes` of n points in any order, one point in each row.
 
     `altitudes` (m), those of the forecast model at the points (`model_altitudes`, m) and `ids` are empty if they are
-    unknown. Stations have ids; the cells of a projected grid have none.
-    Stations of a gridded forecast have the `cells` that give each its forecast.
-    All points have the same weight. Only models that claim `cellwise` work on points.
+    unknown. Stations have ids; the cells of a projected grid have none. Stations of a gridded forecast have the `cells`
+    that give each its forecast. All points have the same weight. Only models that claim `cellwise` work on points.
 
     >>> Points((47.3, 52.5), (11.4, 9.7), ids=("11120", "10338")).shape
     (2, 1)

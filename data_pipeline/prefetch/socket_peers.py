@@ -77,26 +77,16 @@ class SocketPeers:
         return str(host), int(port)
 
     @classmethod
-    def from_store(
-        cls,
-        rank: int,
-        ranks: int,
-        store: Store,
-        key: str,
-        host: str = "127.0.0.1",
-        *,
-        timeout: float = 10.0,
-        pause: float = 30.0,
-    ) -> SocketPeers:
+    def from_store(cls, rank: int, ranks: int, store: Store, key: str, host: str, **seconds: float) -> SocketPeers:
         """Listen at any free port of the interface with the address `host`, to which the other ranks connect.
 
         The ranks exchange their addresses, and the secret that the first rank makes, through a store of
-        `torch.distributed`. Ranks with the same `key` have the same samples.
+        `torch.distributed`. Ranks with the same `key` have the same samples. `seconds` are `timeout` and `pause`.
         """
         place = f"prefetch/{key}"
         if rank == 0:
             store.set(f"{place}/secret", secrets.token_hex(_SECRET_BYTES))
-        peers = cls(rank, bytes.fromhex(store.get(f"{place}/secret").decode()), (host, 0), timeout=timeout, pause=pause)
+        peers = cls(rank, bytes.fromhex(store.get(f"{place}/secret").decode()), (host, 0), **seconds)
         store.set(f"{place}/{rank}", "{} {}".format(*peers.address))
         for other in range(ranks):
             name, port = store.get(f"{place}/{other}").decode().split()

@@ -98,14 +98,10 @@ class Staging:
             for thread in self._threads:
                 thread.join(JOIN_TIMEOUT)
 
-    @property
-    def _open_slots(self) -> int:
-        """Number of samples that the buffer may hold at present."""
-        return min(self._slots, SLOTS_PER_THREAD * self._fetching + self._taken // SAMPLES_PER_SLOT)
-
     def _claim(self) -> tuple[int, int] | None:
         """Return position and number of the next sample to fetch; None if the buffer is full or all are claimed."""
-        if self._claimed - self._taken >= self._open_slots:
+        slots = min(self._slots, SLOTS_PER_THREAD * self._fetching + self._taken // SAMPLES_PER_SLOT)
+        if self._claimed - self._taken >= slots:
             return None
         # An empty batch does not mean the end: in this step, this rank has no samples.
         while not self._upcoming and not self._ended:

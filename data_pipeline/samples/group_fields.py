@@ -1,4 +1,4 @@
-"""Fields that describe groups of exchangeable members, or the members of an earlier start: their mean and spread."""
+"""Fields that describe groups of exchangeable members: mean, spread, and who belongs to them; and earlier starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from data_pipeline.common.messages import format_values
 from data_pipeline.formulas.formula import SPREADS_OF_GROUPS, Formula
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import FieldReader, Fields, MissingFields, Window
-from data_pipeline.variables.meaning import Meaning
+from data_pipeline.regridding.regridded_reader import RegriddedReader, on_forecasts_grid
+from data_pipeline.variables.meaning import INSTANT, Meaning
 
 
 def group_fields(own: Fields, formulas: Sequence[Formula]) -> Fields:
@@ -26,12 +27,7 @@ def group_fields(own: Fields, formulas: Sequence[Formula]) -> Fields:
     starts, leads, lag = len(own.init_times), len(own.lead_times), formulas[0].lag
     parts, meanings = list[np.ndarray](), list[Meaning]()
     for formula in formulas:
-        members = [k for k, number in enumerate(own.numbers) if formula.in_group(number)]
-        if not members:
-            raise InputError(
-                f"the ensemble has no member of the group {formula}: its members have the numbers "
-                f"{format_values(own.numbers)}; add the files of this group, or change task.groups"
-            )
+        members = np.flatnonzero(group_members(own, formula))
         parts.append(own.cells[:, :, members, 0].reshape(starts * leads, -1))
         meanings.append(replace(own.meanings[0], variable=formula))
     cells = np.arange(starts * leads * len(formulas), dtype=np.int32).reshape(len(formulas), starts, leads, 1)
@@ -42,6 +38,39 @@ def group_fields(own: Fields, formulas: Sequence[Formula]) -> Fields:
         own.numbers[:1], tuple(meanings), np.ascontiguousarray(np.moveaxis(cells, 0, -1)),
         partial(_incomplete, own, tuple(map(str, formulas))),
     )  # fmt: skip
+
+
+def group_members(own: Fields, formula: Formula) -> tuple[int, ...]:
+    """Return 1 for each member of `own` in the group of a formula, else 0; `InputError` for a group without members."""
+    members = tuple(int(formula.in_group(number)) for number in own.numbers)
+    if not any(members):
+        raise InputError(
+            f"the ensemble has no member of the group {formula}: its members have the numbers "
+            f"{format_values(own.numbers)}; add the files of this group, or change task.groups"
+        )
+    return members
+
+
+def membership_fields(own: Fields, formula: Formula) -> Fields:
+    """Return the two fields of `in_group`, 0 and 1, as those of two members, for each start and lead time of `own`."""
+    cells = np.zeros((len(own.init_times), len(own.lead_times), 2, 1), np.int32)
+    cells[:, :, 1] = 1
+    on_grid = on_forecasts_grid(own.reader)
+    reader: FieldReader = ConstantReader((on_grid or own).grid)
+    reader = RegriddedReader(reader, own.grid) if on_grid else reader
+    meaning = Meaning(formula, "1", (INSTANT,) * len(own.lead_times))
+    return Fields(reader, (formula,), own.init_times, own.lead_times, (0, 1), (meaning,), cells)
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantReader:
+    """Reads fields that have their number in all cells."""
+
+    grid: Grid
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Fill `out` (..., h, w) with the numbers `wanted` (...); see `FieldReader`."""
+        out[...] = np.where(wanted < 0, np.nan, wanted)[..., None, None]
 
 
 def _incomplete(own: Fields, channels: tuple[str, ...]) -> Mapping[tuple[int, int], MissingFields]:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import joined
 from data_pipeline.dates import Dates
-from data_pipeline.formulas.formula import Formula
+from data_pipeline.formulas.formula import IN_GROUP, Formula
 from data_pipeline.formulas.formula_fields import formula_fields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid, unit_vectors
 from data_pipeline.grids.grid_coordinates import static_on
@@ -29,7 +30,7 @@ from data_pipeline.protocols import (
     Window,
 )
 from data_pipeline.regridding.regridded_reader import RegriddedReader, on_forecasts_grid
-from data_pipeline.samples.group_fields import group_fields
+from data_pipeline.samples.group_fields import group_fields, group_members, membership_fields
 from data_pipeline.samples.pseudo_members import read_moments
 from data_pipeline.task import POSITION, Channel, Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, check_targets
@@ -114,7 +115,7 @@ def _of_groups(task: Task, groups: Sequence[ChannelGroup]) -> InputFields:
     for group in groups:
         if not own.grid.matches(group.fields.grid):
             raise InputError(
-                f"task {task.name}: {', '.join(map(str, group.fields.variables))} has {group.fields.grid}, the other "
+                f"task {task.name}: {joined(group.fields.variables)} has {group.fields.grid}, the other "
                 f"inputs {own.grid}; {how_to_regrid(own.grid, group.fields.grid)}"
             )
     complete = np.logical_and.reduce([np.isin(own.init_times, group.fields.init_times) for group in groups])
@@ -129,13 +130,18 @@ def _with_groups(base: Fields, source: FieldSource, earlier: FieldSource, own: T
     leads, everyone = tuple(range(len(task.lead_times))), tuple(range(len(base.numbers)))
     groups = [ChannelGroup(own.channels, base, leads, everyone)]
     formulas = task.formulas[len(own.formulas) :]
-    for (leaf, lag), same in groupby(formulas, lambda formula: (formula.leaves[0], formula.lag)):
-        members = (earlier if lag else source).ensemble_fields(
-            [leaf.variable], [lead + lag for lead in task.lead_times]
-        )
-        found = group_fields(members, tuple(same))
+    first = base.groups[0].fields if isinstance(base, InputFields) else base
+    for (leaf, lag, membership), same in groupby(
+        formulas, lambda one: (one.leaves[0], one.lag, one if one.operation == IN_GROUP else None)
+    ):
+        if membership:
+            found, members = membership_fields(first, membership), group_members(base, membership)
+        else:
+            lead_times = [lead + lag for lead in task.lead_times]
+            read = (earlier if lag else source).ensemble_fields([leaf.variable], lead_times)
+            found, members = group_fields(read, tuple(same)), (0,) * len(everyone)
         channels = tuple(Channel(variable) for variable in found.variables)
-        groups.append(ChannelGroup(channels, found, leads, (0,) * len(everyone), derived=not lag))
+        groups.append(ChannelGroup(channels, found, leads, members, derived=not lag))
     joined = _of_groups(task, groups)
     return replace(joined, groups=(*base.groups, *joined.groups[1:])) if isinstance(base, InputFields) else joined
 
@@ -204,7 +210,7 @@ def static_values(grid: Grid, task: Task, source: DataSource) -> np.ndarray:
         if name not in available:
             raise InputError(
                 f"task {task.name} needs the static field {name}, the data source has "
-                f"{', '.join(map(str, available)) or 'none'}; "
+                f"{joined(available) or 'none'}; "
                 "add its file to data.archive.static_fields or remove it from task.static"
             )
         known[name] = static_on(grid, available, name)
@@ -322,14 +328,14 @@ def _members(fields: Fields, own: Fields, channels: Sequence[Channel]) -> tuple[
     """Return the positions in `fields` of the members of `own`."""
     if absent := [number for number in own.numbers if number not in fields.numbers]:
         raise InputError(
-            f"{', '.join(map(str, channels))} of the ensemble has no member {absent[0]}, which the other inputs have; "
+            f"{joined(channels)} of the ensemble has no member {absent[0]}, which the other inputs have; "
             "add its files, or remove it from all"
         )
     return tuple(map(fields.numbers.index, own.numbers))
 
 
 def _no_common_start(task: Task, group: ChannelGroup, starts: np.ndarray) -> str:
-    names = ", ".join(map(str, group.fields.variables))
+    names = joined(group.fields.variables)
     kind = "analysis of" if group.channels[0].origin == "analysis" else "other lead time of"
     if isinstance(group.channels[0].variable, Formula):
         kind = "fields of"

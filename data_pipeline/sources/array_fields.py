@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import joined
 from data_pipeline.formats.cf.cf_header import Role, named_role, role_of
 from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.positions import compact
@@ -119,7 +120,7 @@ class StandardDataset:
             own = find_dimension(dataset, known) if known in DIMENSIONS else role
             if own is None and role != "level":
                 raise InputError(
-                    f"{what} lacks the dimension {role}; it has {', '.join(map(str, dataset.dims))}; rename one of "
+                    f"{what} lacks the dimension {role}; it has {joined(dataset.dims)}; rename one of "
                     "them, or add it with dataset.expand_dims"
                 )
             if own is not None:
@@ -133,9 +134,7 @@ class StandardDataset:
         for role in (*outer, *space):
             if role not in standard.coords and role != "point":
                 raise InputError(f"{what} has no coordinate {role}; add its values with dataset.assign_coords")
-        flipped = (
-            "latitude" in space and bool((np.diff(standard.latitude.values) > 0).all()) and standard.latitude.size > 1
-        )
+        flipped = "latitude" in space and standard.latitude.size > 1 and bool((np.diff(standard.latitude) > 0).all())
         if flipped:
             standard = standard.isel(latitude=slice(None, None, -1))
         found = cls(standard, what, own_names, _labels(dataset, what, names), flipped)
@@ -220,7 +219,7 @@ class StandardDataset:
         space = ("point",) if isinstance(self.grid, Points) else ("latitude", "longitude")
         wanted = (*outer, *space)
         if missing := [name for name in wanted if name not in array.dims]:
-            raise InputError(f"{self.what}: {variable} lacks the dimension {missing[0]}; it has {_list(array.dims)}")
+            raise InputError(f"{self.what}: {variable} lacks the dimension {missing[0]}; it has {joined(array.dims)}")
         if further := [name for name in array.dims if name not in wanted]:
             raise InputError(
                 f"{self.what}: {variable} has the dimension {further[0]}, which is not known here; select one of its "
@@ -308,8 +307,8 @@ class ArrayReader:
         space = [axis for axis in self.arrays[0].dims if axis not in FORECAST]
         empty = list(self._emptiness(starts, space))
         count = len(self.arrays)
-        joined = [np.concatenate(empty[channel::count]) for channel in range(count)]
-        return missing_fields(np.stack(joined, -1), variables, numbers, lambda *_: self.what)
+        tables = [np.concatenate(empty[channel::count]) for channel in range(count)]
+        return missing_fields(np.stack(tables, -1), variables, numbers, lambda *_: self.what)
 
     def _emptiness(self, arrays: Sequence[xr.DataArray], space: Sequence[Hashable]) -> Iterator[np.ndarray]:
         """Yield for each array where no cell has a value, (init, lead, member)."""
@@ -353,7 +352,7 @@ def forecasts_in_arrays(
     first = next(iter(arrays.values()))
     known = first.lead_time.values.tolist()
     if absent := [lead for lead in lead_times if lead not in known]:
-        has = _list(known)
+        has = joined(known)
         raise InputError(f"{what} has no lead time {absent[0]} h; it has {has} h; open it, or change the task")
     at = [known.index(lead) for lead in lead_times]
     chosen = list(arrays.values())
@@ -400,7 +399,7 @@ def _labels(dataset: xr.Dataset, what: str, names: Mapping[str, str] | None) -> 
     names = names or {}
     if absent := [name for name in names if name not in dataset.data_vars]:
         raise InputError(
-            f"names has {absent[0]!r}, which {what} does not have; it has {_list(dataset.data_vars) or 'no variable'}"
+            f"names has {absent[0]!r}, which {what} does not have; it has {joined(dataset.data_vars) or 'no variable'}"
         )
     found: dict[str, str] = {}
     for own in map(str, dataset.data_vars):
@@ -409,7 +408,3 @@ def _labels(dataset: xr.Dataset, what: str, names: Mapping[str, str] | None) -> 
             raise InputError(f"{what} has {label} twice, as {found[label]} and as {own}; drop one of them")
         found[label] = own
     return found
-
-
-def _list(values: Any) -> str:
-    return ", ".join(map(str, values))

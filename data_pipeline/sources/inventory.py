@@ -16,7 +16,7 @@ from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cache_files import cache_folder
-from data_pipeline.formats.grib.cache import index_files, is_cached, table_of
+from data_pipeline.formats.grib.cache import index_file, is_cached, table_of
 from data_pipeline.formats.registry import GRIB
 from data_pipeline.protocols import DataSource
 from data_pipeline.samples.inputs import open_task
@@ -37,12 +37,11 @@ class Inventory:
 
         The estimate comes from indexing one file of median size that is not in the cache.
         """
-        remaining = sorted(
-            (path for path in self._to_index if not is_cached(path)), key=lambda path: path.stat().st_size
-        )
+        remaining = [path for path in self._to_index if not is_cached(path)]
+        remaining.sort(key=lambda path: path.stat().st_size)
         probe = remaining[len(remaining) // 2 :][:1]
         start_time = time.monotonic()
-        if probe and not index_files(probe) and not is_cached(probe[0]):
+        if probe and not index_file(probe[0]) and not is_cached(probe[0]):
             raise InputError(
                 f"the index cannot be written to {cache_folder('grib')}; free some space, or set DEEPWEATHER_CACHE "
                 "to a folder that you may write to"
@@ -77,12 +76,9 @@ class Inventory:
         if remaining:
             known = len(self._to_index) - len(remaining)
             with Progress("index: file", len(self._to_index), known) as progress:
-                broken = index_files(
-                    remaining,
-                    workers.map,
-                    lambda done, _: progress.reach(known + done, remaining[done - 1].name),
-                )
-            damaged.update((path, reason) for path, reason in broken.items())
+                for path, reason in zip(remaining, workers.map(index_file, remaining), strict=True):
+                    damaged |= {path: reason} if reason else {}
+                    progress.step(path.name)
         for part in self._files:
             form, paths, names = self.archive.format_of(part), getattr(self.archive, part), self.archive.variable_names
             say(f"\n{_PART_NAMES[part]}\n{form.summarize(paths, names)}")

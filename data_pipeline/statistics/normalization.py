@@ -142,7 +142,6 @@ class Normalization:
         )
 
     def _members(self, training: TrainingForecasts) -> range:
-        """Return the positions of the members."""
         count = len(training.inputs.numbers)
         if self.max_members is not None and self.max_members > count:
             raise InputError(f"normalization.max_members={self.max_members} is more than the {count} members of data")

@@ -31,6 +31,7 @@ from data_pipeline.common.file_format import (
 )
 from data_pipeline.common.files import atomic_path
 from data_pipeline.common.identity import fingerprint_of, sampled_hash_of, sha256_of_bytes
+from data_pipeline.common.messages import joined
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.statistics import STATISTICS
@@ -143,7 +144,7 @@ def _select(dataset: xr.Dataset, path: Path, selection: Mapping[str, Any]) -> xr
     for name, value in selection.items():
         values = dataset[name].values.tolist()
         if value not in values:
-            raise InputError(f"{path} has no {name}={value}; choose one of {', '.join(map(str, values))}")
+            raise InputError(f"{path} has no {name}={value}; choose one of {joined(values)}")
     return dataset.sel(selection)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from functools import cached_property
 from itertools import compress, product
@@ -14,6 +14,7 @@ import numpy as np
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import HASH_THREADS, sampled_hash_of
+from data_pipeline.common.messages import joined
 from data_pipeline.common.threads import in_threads
 from data_pipeline.dates import Dates, epoch_seconds
 from data_pipeline.formats.cube import Cube, fields_of
@@ -35,7 +36,7 @@ _HOW_TO_REPAIR = "run `deepweather prepare` again, which rewrites only missing a
 
 
 class Store:
-    """A finished store in `folder`. Opening the store checks the sizes of its files; `verify` reads every byte.
+    """A finished store in `folder`. Opening the store checks the sizes of its files.
 
     A store is a `DataSource` like `data_pipeline.archive.Archive`: `ForecastDataset(Store(folder), task, years)` has
     the same samples as `ForecastDataset(archive, task, years)`. It has no oracle.
@@ -84,29 +85,22 @@ class Store:
         *,
         moments: bool = False,
         shard_bytes: int = 10**9,
-        progress: Callable[[int, int], None] | None = None,
         workers: Executor | None = None,
     ) -> Store:
         """Write the usable forecasts of `task` that are valid on `dates` (or years; None: all); return the store.
 
         With `moments` the M members are reduced to mean and spread, which makes the ensemble M/2 times smaller. A file
-        holds at most `shard_bytes`, but at least one sample. `progress(done, total)` gets numbers of samples, at the
-        start for existing files and then after each file. Each file is a task of `workers`; None writes one file after
-        the other. Processes must see the same files under the same paths. A task needs the memory of one sample.
+        holds at most `shard_bytes`, but at least one sample. Each file is a task of `workers`; None
+        writes one file after the other. Processes must see the same files under the same paths. A task needs the memory
+        of one sample.
 
         After a kill the same call continues: it keeps files with a correct checksum and writes the others. The result
         is the same byte for byte. Raises `InputError` if the folder holds another store or if another process
         is writing to it, and `InterruptedRunError` (exit code 3) after Ctrl-C or on a full disk.
         """
         job = WriteJob.from_task(archive, task, _dates(dates), moments, shard_bytes)
-        complete_store(job, Path(folder), progress or (lambda done, total: None), workers)
+        complete_store(job, Path(folder), workers)
         return cls(folder)
-
-    def verify(self) -> None:
-        """Read every file again; raise an `InputError` with the first file whose checksum is wrong."""
-        for name, file in self._manifest.files.items():
-            if not file.matches(self.folder / name):
-                raise InputError(f"{self.folder / name} is damaged: its checksum is wrong; {_HOW_TO_REPAIR}")
 
     @property
     def grid(self) -> Grid:
@@ -166,7 +160,7 @@ class Store:
             (f"the truth in {self}", "{}", task.targets, own.targets),
         ):
             if gone := [str(value) for value in needed if value not in there]:
-                has = unit.format(", ".join(map(str, there))).removeprefix("lead time ")
+                has = unit.format(joined(there)).removeprefix("lead time ")
                 raise InputError(f"{what} has no {unit.format(', '.join(gone))}; it has {has}; {other_store}")
         wanted = {*map(str, task.fields_read), *(f"{target} truth" for target in task.targets)}
         on_dates = dates.contains(np.array([one.valid_time for one in self.omissions], "datetime64[s]"))
@@ -195,7 +189,11 @@ class Store:
                 f"{self} holds mean and spread of the members, from which {computed[0]} cannot be computed; "
                 f"{other_store}"
             )
-        self._refuse_moments(moments)
+        if own.moments and not moments:
+            raise InputError(
+                f"{self} holds only mean and spread of the ensemble, but its members are needed; "
+                "make a store without moments, or leave out data.store"
+            )
 
     @property
     def formulas(self) -> tuple[Formula, ...]:
@@ -204,14 +202,15 @@ class Store:
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble fields from which samples are read."""
-        return fields_of(Cube.forecasts(self._ensemble(variables, lead_times), lead_times, "mask"))
+        catalog = StoreCatalog.ensemble(self.folder, self._manifest, variables, lead_times)
+        return fields_of(Cube.forecasts(catalog, lead_times, "mask"))
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analysis fields from which samples are read."""
         return checked(self._analyses(variables), self.truth_checks, self._findings)
 
     def _analyses(self, variables: Sequence[Variable]) -> Fields:
-        return fields_of(Cube.analyses(self._truth(variables), "mask"))
+        return fields_of(Cube.analyses(StoreCatalog.truth(self.folder, self._manifest, variables), "mask"))
 
     def _findings(self, variable: Variable) -> Findings:
         """Return the implausible values of the truth of a variable, compared with the stored forecasts."""
@@ -244,19 +243,6 @@ class Store:
                 return suspects[0]
         truth = {f"{target} truth" for target in task.targets}
         return next((one for one in masked if truth <= {*one.channels}), None)
-
-    def _refuse_moments(self, suffice: bool) -> None:
-        if self.contents.moments and not suffice:
-            raise InputError(
-                f"{self} holds only mean and spread of the ensemble, but its members are needed; "
-                "make a store without moments, or leave out data.store"
-            )
-
-    def _ensemble(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> StoreCatalog:
-        return StoreCatalog.ensemble(self.folder, self._manifest, variables, lead_times)
-
-    def _truth(self, variables: Sequence[Variable]) -> StoreCatalog:
-        return StoreCatalog.truth(self.folder, self._manifest, variables)
 
 
 def choose_source(archive: Archive, folder: str | Path | None, dates: Dates) -> DataSource:

@@ -165,9 +165,7 @@ class StorePlan(HasChannels):
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> StorePlan:
         """Return the plan from the values of `to_json`."""
-        found: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
+        found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         for name in _PARSERS:
             found[name] = tuple(map(_PARSERS[name], found.get(name, ())))
         for name in _MEANINGS:

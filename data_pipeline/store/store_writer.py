@@ -76,10 +76,8 @@ class WriteJob:
         return cls(replace(plan, shard_samples=shard_samples), archive, ensemble, truth, keys, recipe)
 
 
-def complete_store(
-    job: WriteJob, folder: Path, progress: Callable[[int, int], None], workers: Executor | None = None
-) -> None:
-    """Write the missing files of a store; each file is a task of `workers`. `progress(done, total)` counts samples."""
+def complete_store(job: WriteJob, folder: Path, workers: Executor | None = None) -> None:
+    """Write the missing files of a store; each file is a task of `workers`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -87,7 +85,7 @@ def complete_store(
     with lock_folder(folder):
         manifest = _start_manifest(job.plan, folder)
         try:
-            _write_missing(job, folder, manifest, progress, workers)
+            _write_missing(job, folder, manifest, workers)
         except KeyboardInterrupt:
             raise InterruptedRunError(
                 f"interrupted while writing {folder}; run the same command again to resume"
@@ -111,13 +109,10 @@ def _start_manifest(plan: StorePlan, folder: Path) -> Manifest:
     return Manifest(plan, undamaged)
 
 
-def _write_missing(
-    job: WriteJob, folder: Path, manifest: Manifest, progress: Callable[[int, int], None], workers: Executor | None
-) -> None:
+def _write_missing(job: WriteJob, folder: Path, manifest: Manifest, workers: Executor | None) -> None:
     """Write the missing files. The manifest is updated after each file, so a killed run loses only unfinished files."""
     plan = job.plan
     done = sum(len(samples) for name, samples in plan.shards.items() if name in manifest.files)
-    progress(done, len(plan.samples))
     if STATIC_NAME in plan.files and STATIC_NAME not in manifest.files:
         with atomic_path(folder / STATIC_NAME) as path:
             with name_file_in_errors(path):
@@ -138,7 +133,6 @@ def _write_missing(
             # Threads have counted the samples of this file and of unfinished files; other processes count none.
             with counting:
                 shown.reach(max(done, shown.done))
-            progress(done, len(plan.samples))
 
 
 def _add(manifest: Manifest, folder: Path, name: str, finished: FinishedFile) -> Manifest:
@@ -178,7 +172,6 @@ def _finish_shards(
 
 
 def _finish_shard_elsewhere(recipe: bytes, digest: str, folder: Path, name: str) -> FinishedFile:
-    """Write a shard in a worker process."""
     job = _reopen(recipe)
     if job.plan.digest != digest:  # this process may have opened the files for an earlier store
         _reopen.cache_clear()

@@ -16,6 +16,7 @@ import xarray as xr
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import fingerprint_of
+from data_pipeline.common.messages import joined
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
@@ -138,9 +139,7 @@ class Heat:
 
     def _fields(self, variables: Sequence[Variable], leads: tuple[int, ...], cells: np.ndarray) -> Fields:
         if tuple(variables) != (HEAT,):
-            raise InputError(
-                f"data=heat has only the variable {HEAT}, not {', '.join(map(str, variables))}; use task=heat"
-            )
+            raise InputError(f"data=heat has only the variable {HEAT}, not {joined(variables)}; use task=heat")
         meaning = Meaning.stated(HEAT, leads)
         return Fields(FrameReader(self), (HEAT,), self._times, leads, (0,), (meaning,), cells[..., None, None])
 

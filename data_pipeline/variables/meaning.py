@@ -89,7 +89,6 @@ def _on_other_levels(one: Meaning, two: Meaning) -> bool:
 
 
 def _refuse_unknown(variable: Variable, interval: int, part: str, where: str = "") -> None:
-    """Raise `InputError` for an unknown interval."""
     if interval == UNKNOWN:
         example = f"data.archive.intervals={{{part}: {{{replace(variable, period=0)}: 6h}}}}"
         raise InputError(

@@ -91,7 +91,6 @@ class Encoder:
         return self._handle
 
     def _forget(self) -> None:
-        """Release the handle."""
         if self._handle is not None:
             eccodes.codes_release(self._handle)
         self._handle, self._current = None, {}
@@ -140,9 +139,5 @@ def _grid_keys(grid: Grid) -> dict[str, int | float | None]:
         increments[f"{axis}DirectionIncrementInDegrees"] = steps.mean()
         widest = max(widest, steps.mean())
     if widest > MAX_INCREMENT:
-        increments = {
-            "ijDirectionIncrementGiven": 0,
-            "iDirectionIncrement": None,
-            "jDirectionIncrement": None,
-        }
+        increments = {"ijDirectionIncrementGiven": 0, "iDirectionIncrement": None, "jDirectionIncrement": None}
     return keys | increments

@@ -99,7 +99,7 @@ def copy_forecasts(
             with NetCDFFile.at(source).open() as original:
                 copy = stack.enter_context(netCDF4.Dataset(partial, "w", format=original.data_model))
                 copy.set_fill_off()
-                copy_structure(original, copy, place=str(source))
+                copy_structure(original, copy, str(source))
                 copy_values(original, copy)
             fields = ForecastCopy(source, copy, blocks)
             stack.callback(fields.close)
@@ -107,7 +107,10 @@ def copy_forecasts(
             with library_lock():
                 stack.close()
         except RuntimeError as error:
-            raise _unwritten(target, error) from None
+            # The NetCDF library reports a full disk as an HDF error.
+            raise InputError(
+                f"cannot write {target} ({error}); check the space on the device and the folder's permissions"
+            ) from None
         _check(partial, target)
 
 
@@ -123,11 +126,6 @@ def _refuse_full_disk(source: Path, target: Path) -> None:
             f"no space for {target}: it needs about {format_size(size)}, {folder} has {format_size(free)}; free some "
             "space or choose another path"
         )
-
-
-def _unwritten(target: Path, error: RuntimeError) -> InputError:
-    """Return the error for a file that cannot be written; the NetCDF library reports a full disk as an HDF error."""
-    return InputError(f"cannot write {target} ({error}); check the space on the device and the folder's permissions")
 
 
 def _check(partial: Path, target: Path) -> None:
@@ -294,10 +292,7 @@ class _BlockWriter:
         """Return one field of stored values (H, W) in the file's order of rows and columns."""
         block = self.block
         rows = stored[::-1] if block.horizontal.south_first else stored
-        if self.columns is None:
-            own = rows.reshape([self._size(name) for name in block.across])
-        else:
-            own = rows[:, self.columns]
+        own = rows.reshape(block.data.sizes(block.across)) if self.columns is None else rows[:, self.columns]
         order = [block.across.index(name) for name in block.data.dimensions if name in block.across]
         return np.ascontiguousarray(own.transpose(order))
 
@@ -320,9 +315,6 @@ class _BlockWriter:
         position = self._position(field)
         return tuple(position.get(name, slice(None)) for name in self.block.data.dimensions)
 
-    def _size(self, name: str) -> int:
-        return self.block.data.shape[self.block.data.dimensions.index(name)]
-
 
 def _file_columns(block: FieldBlock) -> Any:
     """Return the grid's column of each column in the file; None for points.
@@ -332,8 +324,7 @@ def _file_columns(block: FieldBlock) -> Any:
     if len(block.across) < 2 or block.horizontal.grid.shape[1] == 1 < len(block.horizontal.columns):
         return None
     columns = block.horizontal.columns
-    size = block.data.shape[block.data.dimensions.index(block.across[1])]
-    found = np.full(size, -1)
+    found = np.full(block.data.sizes(block.across)[1], -1)
     found[columns] = np.arange(len(columns))
     if (found < 0).any():
         geometry = Geometry.of(block.header, block.data)
@@ -352,16 +343,15 @@ SLAB_BYTES = 1 << 25
 _CODECS = ("zlib", "zstd", "bzip2")
 
 
-def copy_structure(source: Any, target: Any, sizes: Mapping[str, int] | None = None, place: str = "") -> None:
+def copy_structure(source: Any, target: Any, place: str) -> None:
     """Define in the open file `target` all dimensions, variables, groups and attributes of the open file `source`.
 
-    `sizes` gives new sizes to some dimensions. `place` names the file for messages. Types that a file defines itself
-    (compound, enumeration, ragged) raise `InputError`.
+    `place` names the file for messages. Types that a file defines itself (compound, enumeration, ragged) raise
+    `InputError`.
     """
     target.setncatts(_attributes(source))
     for name, dimension in source.dimensions.items():
-        size = (sizes or {}).get(name, len(dimension))
-        target.createDimension(name, None if dimension.isunlimited() else size)
+        target.createDimension(name, None if dimension.isunlimited() else len(dimension))
     for name, variable in source.variables.items():
         kind = str if variable.dtype is str else variable.datatype
         if not (isinstance(kind, np.dtype) or kind is str):
@@ -372,20 +362,20 @@ def copy_structure(source: Any, target: Any, sizes: Mapping[str, int] | None = N
         attributes = _attributes(variable)
         fill = attributes.pop("_FillValue", None)
         plain = source.data_model.startswith("NETCDF3") or kind is str
-        options = {} if plain else _storage(variable, sizes or {})
+        options = {} if plain else _storage(variable)
         own = target.createVariable(name, kind, variable.dimensions, fill_value=fill, **options)
         own.set_auto_maskandscale(False)
         own.setncatts(attributes)
     for name, group in source.groups.items():
-        copy_structure(group, target.createGroup(name), sizes, place)
+        copy_structure(group, target.createGroup(name), place)
 
 
-def copy_values(source: Any, target: Any, without: Collection[str] = ()) -> None:
-    """Copy the stored values of all variables except the variables `without` in the file's root group."""
+def copy_values(source: Any, target: Any) -> None:
+    """Copy the stored values of all variables."""
     for name, variable in source.variables.items():
-        if name not in without:
-            for part in slabs(variable.shape, variable.dtype, _chunks(variable)):
-                target[name][part] = stored_values(variable, part)
+        chunks = variable.chunking()
+        for part in slabs(variable.shape, variable.dtype, chunks if isinstance(chunks, list) else ()):
+            target[name][part] = stored_values(variable, part)
     for name, group in source.groups.items():
         copy_values(group, target[name])
 
@@ -423,12 +413,7 @@ def _attributes(holder: Any) -> dict[str, Any]:
     return {name: holder.getncattr(name) for name in holder.ncattrs()}
 
 
-def _chunks(variable: Any) -> Sequence[int]:
-    found = variable.chunking()
-    return found if isinstance(found, list) else ()
-
-
-def _storage(variable: Any, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _storage(variable: Any) -> dict[str, Any]:
     """Return the options of `createVariable` that keep the storage (compression, chunks) of a NetCDF-4 variable."""
     options: dict[str, Any] = {"endian": variable.endian()}
     filters = variable.filters() or {}
@@ -439,8 +424,7 @@ def _storage(variable: Any, sizes: Mapping[str, int]) -> dict[str, Any]:
     if chunks == "contiguous":
         options["contiguous"] = variable.ndim > 0
     elif chunks:
-        own = [min(c, sizes.get(name, c)) for c, name in zip(chunks, variable.dimensions, strict=True)]
-        options["chunksizes"] = own
+        options["chunksizes"] = chunks
     if quantized := variable.quantization():
         options |= {"significant_digits": quantized[0], "quantize_mode": quantized[1]}
     return options

@@ -145,7 +145,10 @@ class NewForecastFile:
         self._axis_of: dict[tuple[int, ...], str] = {}
         self._packing = ValuePacking.of(np.dtype("f4"), {"_FillValue": FILL})
         self._single = len(self._starts) == 1
-        self._define_times()
+        hours = np.array([start.astype(np.int64) / 3600 for start in self._starts])
+        reference = {"standard_name": "forecast_reference_time", "units": _EPOCH, "calendar": "standard"}
+        name = "forecast_reference_time"
+        self._coordinate(name, () if self._single else (name,), hours[0] if self._single else hours, "f8", **reference)
         if any(variable.products is None for variable in variables):
             self._coordinate(
                 "number", ("number",), self._numbers, "i4", standard_name="realization", units="1", axis="E"
@@ -156,8 +159,8 @@ class NewForecastFile:
 
     def put(self, name: str, start: np.datetime64, lead: int, values: np.ndarray, index: tuple[int, ...] = ()) -> None:
         """Write the members (M, H, W) of one forecast, or the product (H, W) at an `index`; NaN is missing."""
-        cells = values.shape[-2:]
-        packed = self._packing.pack(values).reshape(*values.shape[:-2], *self._shape(cells))
+        cells = values.shape[-2:-1] if isinstance(self._grid, Points) else values.shape[-2:]
+        packed = self._packing.pack(values).reshape(*values.shape[:-2], *cells)
         key: tuple[Any, ...] = (self._leads.index(lead), *index)
         if not self._single:
             key = (self._starts.index(start.astype("datetime64[s]")), *key)
@@ -167,19 +170,10 @@ class NewForecastFile:
         """Write the attributes of the file."""
         self._target.finish({"Conventions": "CF-1.11", **attributes})
 
-    def _shape(self, cells: tuple[int, ...]) -> tuple[int, ...]:
-        return cells[:1] if isinstance(self._grid, Points) else cells
-
     def _coordinate(self, name: str, dimensions: tuple[str, ...], values: Any, kind: str, **attributes: Any) -> None:
         array = np.asarray(values)
         self._target.sizes |= dict(zip(dimensions, array.shape, strict=True))
         self._target.create(name, kind, dimensions, attributes, array)
-
-    def _define_times(self) -> None:
-        hours = np.array([start.astype(np.int64) / 3600 for start in self._starts])
-        reference = {"standard_name": "forecast_reference_time", "units": _EPOCH, "calendar": "standard"}
-        name = "forecast_reference_time"
-        self._coordinate(name, () if self._single else (name,), hours[0] if self._single else hours, "f8", **reference)
 
     def _axis(self, intervals: tuple[int, ...]) -> str:
         """Return the name of the dimension of lead times with these `intervals`; define it and its bounds if needed."""
@@ -230,7 +224,6 @@ class NewForecastFile:
         return ("station",)
 
     def _define(self, new: NewVariable) -> None:
-        """Define a variable with its attributes."""
         axis = self._axis(new.intervals)
         variable, known = new.variable, PARAMETERS.get(new.variable.name)
         across = ("number",) if new.products is None else tuple(filter(None, [new.products.axis]))

@@ -30,7 +30,7 @@ INDEX_PARAMETERS = {"tp": "tpi", "sf": "sfi"}
 MARS_TYPE = {"mean": "em", "spread": "es", "quantile": "pb", "probability": "ep", "efi": "efi", "sot": "sot"}
 DERIVED_FORECAST = {"mean": 0, "spread": 4}
 """WMO table 4.7: unweighted mean, and spread, of all members."""
-BELOW_LOWER, ABOVE_UPPER, ABOVE_LOWER, BELOW_UPPER = 0, 1, 3, 4
+ABOVE_LOWER, BELOW_UPPER = 3, 4
 """WMO table 4.9, probability type."""
 KeyValues = int | str | list[int] | None
 """The value of an ecCodes key; None is its missing value."""
@@ -54,9 +54,14 @@ class StatisticHeader:
 
         GRIB1 has headers for mean and spread only, as ECMWF's types `em` and `es`.
         """
-        if message[7] == 1:
-            return self._first_edition(message)
         kind = self.product.kind
+        if message[7] == 1:
+            if kind not in DERIVED_FORECAST:
+                raise InputError(
+                    f"GRIB1 has no header for {self._named}, and the input is GRIB1; convert it with ecCodes' "
+                    "grib_set -s edition=2 IN OUT, or remove this product"
+                )
+            return self._with(message, {"perturbationNumber": 0})
         if kind in EXTREMES:
             return self._with(message, self._reference_keys(message))
         message = postprocessed(message)
@@ -109,14 +114,6 @@ class StatisticHeader:
     @property
     def _named(self) -> str:
         return f"the {EXTREMES[kind]}" if (kind := self.product.kind) in EXTREMES else f"a {kind}"
-
-    def _first_edition(self, message: bytes) -> bytes:
-        if self.product.kind not in DERIVED_FORECAST:
-            raise InputError(
-                f"GRIB1 has no header for {self._named}, and the input is GRIB1; convert it with ecCodes' "
-                "grib_set -s edition=2 IN OUT, or remove this product"
-            )
-        return self._with(message, {"perturbationNumber": 0})
 
     def _with(self, message: bytes, keys: dict[str, KeyValues]) -> bytes:
         try:

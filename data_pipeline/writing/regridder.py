@@ -66,8 +66,8 @@ class MessageRegridder:
         join = _with_grid1 if message[7] == 1 else _with_grid2
         with opened(join(message, grid_template(grid, message[7]))) as handle:
             # If ecCodes cannot set the old packing on the new grid, the message keeps simple packing.
-            with suppress(eccodes.CodesInternalError):
-                eccodes.codes_set(handle, "packingType", _packing(message))
+            with suppress(eccodes.CodesInternalError), opened(message) as old:
+                eccodes.codes_set(handle, "packingType", eccodes.codes_get_string(old, "packingType"))
             eccodes.codes_set(handle, "bitmapPresent", int(missing.any()))
             # Setting values also sets their number in the grid section; equal values would change the packing.
             eccodes.codes_set_double_array(handle, "values", np.arange(float(missing.size)))
@@ -77,11 +77,6 @@ class MessageRegridder:
         with self._lock:
             self.counts[str(layout.grid)] = self.counts.get(str(layout.grid), 0) + 1
         return new, new_layout, missing
-
-
-def _packing(message: bytes) -> str:
-    with opened(message) as handle:
-        return eccodes.codes_get_string(handle, "packingType")
 
 
 def _with_grid1(message: bytes, template: bytes) -> bytes:

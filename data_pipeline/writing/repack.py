@@ -99,7 +99,8 @@ def _holds(message: bytes, stored: np.ndarray, missing: np.ndarray | None, bits:
 def _read_back(message: bytes, size: int) -> tuple[np.ndarray, int, float]:
     """Return the `size` stored values of a message, NaN where missing, and bits and step of its packing."""
     packing, data = _simple_packing(message)
-    if PACKED_BYTES.get(packing.bits, len(message)) * size <= len(message) - data and _is_decodable(packing):
+    fits = packing.bits > 0 and PACKED_BYTES.get(packing.bits, len(message)) * size <= len(message) - data
+    if fits and decodable(*map(np.array, packing)):
         values = np.empty(size, DOUBLE)
         unpack(np.frombuffer(message, np.uint8)[data - BUFFER_START :], packing, values)
         return values, packing.bits, 2.0**packing.binary / 10.0**packing.decimal
@@ -127,16 +128,10 @@ def _simple_packing(message: bytes) -> tuple[Packing, int]:
         reference = np.ldexp((-1.0 if word >> 31 else 1.0) * (word & 0xFFFFFF), 4 * ((word >> 24 & 127) - 70))
         bits = message[at + 10] if _is_complete(message) else -1
         return Packing(bits, float(reference), signed(at + 4), signed(sections[1] + 26)), at + 11
-    at = sections[5]
+    at, data = sections[5], sections[7] + 5
     reference = np.frombuffer(message[at + 11 : at + 15], ">f4")[0]
     simple = int.from_bytes(message[at + 9 : at + 11], "big") == SIMPLE_PACKING and _is_complete(message)
-    return Packing(message[at + 19] if simple else -1, float(reference), signed(at + 15), signed(at + 17)), sections[
-        7
-    ] + 5
-
-
-def _is_decodable(packing: Packing) -> bool:
-    return bool(packing.bits > 0 and decodable(*map(np.array, packing)))
+    return Packing(message[at + 19] if simple else -1, float(reference), signed(at + 15), signed(at + 17)), data
 
 
 def _is_complete(message: bytes) -> bool:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -67,8 +66,6 @@ class Edit:
 
     field: np.ndarray | None = None
     """New values (H, W) in the message's units, north first; None keeps the old values."""
-    keys: Mapping[str, str | int] = dataclass_field(default_factory=dict)
-    """New values of ecCodes keys."""
     after: tuple[NewMessage, ...] = ()
     """Messages to write after this one."""
     regridder: MessageRegridder | None = None
@@ -92,10 +89,10 @@ def rewrite(
     """Copy all messages of the files `sources` to `target` with the edits of `correction`.
 
     Return the number of new fields in replaced and added messages, without statistics. A message without an edit is
-    copied byte for byte. A message with a new field keeps all keys, except those that the edit names; it gets as many
-    bits per value as the message of its variable with the most bits. Missing values stay missing. A message with
-    several fields is written as one message per field. With a regridder, new fields are on its grid, and messages on
-    other grids get this grid.
+    copied byte for byte. A message with a new field keeps all keys; it gets as many bits per value as the message of
+    its variable with the most bits. Missing values stay missing. A message with several fields is
+    written as one message per field. With a regridder, new fields are on its grid, and messages on other grids get this
+    grid.
 
     The file is read back before it gets its name: it must hold all messages, each new field within the precision of its
     packing, and each added message as `NewMessage.holds` states. `names` are the user's names, as in `MessageNames`.
@@ -197,27 +194,22 @@ def _edited(
 ) -> list[bytes]:
     """Return the edited message `old`, from byte `offset` of a file, and the messages added after it."""
     try:
-        return _new_messages(old, layout, edit, message, bits, path)
+        found = [old]
+        if edit.field is not None:
+            new = edit.header(old) if edit.header else old
+            found = [_replace(new, layout, edit.field, bits, message, edit.regridder)]
+        for addition in edit.after:
+            keyed = _with_keys(old, addition.keys, path, addition.holds or message)
+            if header := addition.header or edit.header:
+                keyed = header(keyed)
+            if not (edit.regridder and edit.regridder.needs(layout)):
+                keyed = _with_missing(keyed, layout, addition.field)
+            found.append(_replace(keyed, layout, addition.field, bits, message, edit.regridder))
+        return found
     except eccodes.CodesInternalError as error:
         raise damaged_message(path, offset, f"cannot be read or written by ecCodes ({error})") from None
     except SectionError as error:
         raise damaged_message(path, offset, error) from None
-
-
-def _new_messages(old: bytes, layout: Layout, edit: Edit, message: Message, bits: int, path: Path) -> list[bytes]:
-    new = _with_keys(old, edit.keys, path, message) if edit.keys else old
-    if edit.field is not None:
-        new = edit.header(new) if edit.header else new
-        new = _replace(new, layout, edit.field, bits, message, edit.regridder)
-    found = [new]
-    for addition in edit.after:
-        keyed = _with_keys(old, addition.keys, path, addition.holds or message)
-        if header := addition.header or edit.header:
-            keyed = header(keyed)
-        if not (edit.regridder and edit.regridder.needs(layout)):
-            keyed = _with_missing(keyed, layout, addition.field)
-        found.append(_replace(keyed, layout, addition.field, bits, message, edit.regridder))
-    return found
 
 
 def messages(source: str | Path, names: Mapping[str, str] | None = None) -> Iterator[Message]:

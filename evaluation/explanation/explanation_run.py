@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from data_pipeline.common.files import atomic_path, atomic_write
+from data_pipeline.common.files import atomic_path, write_text
 from data_pipeline.grid import Grid
 from evaluation.explanation.explanation_page import explanation_page
 from evaluation.explanation.explanation_tables import ExplainedCorrector
@@ -52,8 +53,7 @@ def write_explanation(pipelines: CorrectionPipelines, output: Path, about: Mappi
     with atomic_path(path.with_suffix(".nc")) as partial:
         groups = {f"corrector_{number}": one.data() for number, one in enumerate(found)}
         xr.DataTree.from_dict(groups).to_netcdf(partial, engine="netcdf4")
-    with atomic_write(path) as file:
-        file.write(explanation_page(found, output.name, about).encode())
+    write_text(path, explanation_page(found, output.name, about))
     return path
 
 
@@ -121,11 +121,7 @@ def coast_of(engine: Engine) -> Coast:
 
 
 def _fallbacks(done: Sequence[Corrected]) -> Iterator[str]:
-    methods: dict[str, int] = {}
-    for one in done:
-        if one.method != CORRECTOR:
-            methods[one.method] = methods.get(one.method, 0) + 1
-    for method, count in methods.items():
+    for method, count in Counter(one.method for one in done if one.method != CORRECTOR).items():
         yield f"{count} of {len(done)} forecasts were made by {method}, not by the corrector; they are not explained"
 
 

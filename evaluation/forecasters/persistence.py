@@ -80,14 +80,8 @@ class Persistence:
                         f"{FEWEST_PAIRS} are needed"
                     )
             spreads.append(torch.where(count >= FEWEST_PAIRS, total / count, torch.nan).sqrt().float())
-        return cls(
-            source(scored).analysis_fields(task.targets),
-            task,
-            domain,
-            tuple(fold for _, fold in training),
-            tuple(spreads),
-            min(pairs),
-        )
+        folds = [fold for _, fold in training]
+        return cls(source(scored).analysis_fields(task.targets), task, domain, folds, spreads, min(pairs))
 
     def __call__(self, batch: Sample) -> Distribution:
         """Return the distribution over (B, T, H, W); NaN without an analysis at the start."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -16,9 +15,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task
 from evaluation.forecasters.fold_correctors import FoldCorrectors
-from evaluation.forecasters.lapse_rate import LapseRate
 from evaluation.forecasters.leak_audit import check_reference_dates
-from evaluation.forecasters.persistence import Persistence
 from models.corrector import Corrector, build_reference
 from models.corrector_summary import unfitted_notes
 from models.parallel.domain import Domain
@@ -30,9 +27,6 @@ from models.statistical.cases import add_unfitted
 FITTED = ("climatology", "emos")
 """References that are correctors, fitted on the training dates."""
 REFERENCE_NAMES = ("raw", *FITTED, "persistence", "lapse_rate")
-
-
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,7 @@ def fit_references(
     members: int | None,
     domain: Domain,
     mesh: Mesh,
-    emos_minutes: float = 10,
+    emos_minutes: float,
 ) -> tuple[dict[str, FoldCorrectors], list[ReferenceFit]]:
     """Return the raw ensemble and the `wanted` references by name, and the fits of the wanted references.
 
@@ -93,12 +87,17 @@ def fit_references(
     for name in (name for name in FITTED if name in wanted):
         for dates, fold in training:
             check_reference_dates(name, dates, fold)
-        fit = partial(_fit_emos, minutes=emos_minutes) if name == "emos" else _fit_climatology
         correctors: list[Corrector] = []
         try:
             for number, (dates, _) in enumerate(training, 1):
                 part = f" of fold {number} of {len(training)}" * (len(training) > 1)
-                correctors.append(fit(source(dates), task, dates, members, domain, mesh, part).on(domain))
+                check_training_cases(own := source(dates), task, dates)
+                if name == "emos":
+                    fitted = fit_emos(own, task, dates, members, domain, mesh, emos_minutes, part)
+                else:
+                    say(f"fitting climatology on the training dates{part}")
+                    fitted = make_reference("climatology", own, task, dates, members, domain, mesh)
+                correctors.append(fitted.on(domain))
         except InputError as error:
             # A reference must not end a run: its failed fit is a warning.
             fits.append(ReferenceFit(name, why=str(error)))
@@ -110,22 +109,6 @@ def fit_references(
         notes = dict.fromkeys(f"{name}: {note}" for corrector in correctors for note in corrector.notes)
         fits.append(ReferenceFit(name, tuple(sorted(years)), notes=tuple(notes)))
     return found, fits
-
-
-def _fit_climatology(
-    source: DataSource, task: Task, dates: Dates, members: int | None, domain: Domain, mesh: Mesh, part: str
-) -> Corrector:
-    check_training_cases(source, task, dates)
-    say(f"fitting climatology on the training dates{part}")
-    return make_reference("climatology", source, task, dates, members, domain, mesh)
-
-
-def _fit_emos(
-    source: DataSource, task: Task, dates: Dates, members: int | None, domain: Domain, mesh: Mesh, part: str,
-    minutes: float,
-) -> Corrector:  # fmt: skip
-    check_training_cases(source, task, dates)
-    return fit_emos(source, task, dates, members, domain, mesh, minutes, part)
 
 
 def check_training_cases(source: DataSource, task: Task, training: Dates) -> None:
@@ -193,28 +176,3 @@ def _year_range(years: Sequence[int]) -> str:
     if len(years) == 1:
         return f"1 year ({years[0]})"
     return f"{len(years)} years ({years[0]}–{years[-1]})"
-
-
-def fit_persistence(
-    source: Callable[[Dates], DataSource],
-    task: Task,
-    scored: Dates,
-    training: Sequence[tuple[Dates, Dates]],
-    domain: Domain,
-) -> tuple[Persistence | None, ReferenceFit]:
-    """Return persistence on this rank's tile and its fit; None and the reason if it cannot be fitted."""
-    for dates, fold in training:
-        check_reference_dates("persistence", dates, fold)
-    return _unless_refused("persistence", lambda: Persistence.fit(source, task, scored, training, domain))
-
-
-def open_lapse_rate(task: Task, domain: Domain) -> tuple[LapseRate | None, ReferenceFit]:
-    """Return the ensemble at the altitude of stations and its fit; None and the reason if there is none."""
-    return _unless_refused("lapse_rate", lambda: LapseRate.at(task, domain))
-
-
-def _unless_refused(name: str, make: Callable[[], Made]) -> tuple[Made | None, ReferenceFit]:
-    try:
-        return make(), ReferenceFit(name)
-    except InputError as error:
-        return None, ReferenceFit(name, why=str(error))

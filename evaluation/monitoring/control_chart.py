@@ -13,7 +13,6 @@ autocorrelation of each simulated series is drawn from the uncertainty of its es
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -97,12 +96,12 @@ def control_chart(
     )
 
 
-def moving_average(series: np.ndarray, weight: float = SMOOTHING) -> np.ndarray:
+def moving_average(series: np.ndarray) -> np.ndarray:
     """Return the EWMA of a series (n, ...) along its first axis, with 0 as the value before the series."""
     found = np.empty_like(series, dtype=float)
     last = np.zeros(series.shape[1:])
     for k, value in enumerate(series):
-        last = (1 - weight) * last + weight * value
+        last = (1 - SMOOTHING) * last + SMOOTHING * value
         found[k] = last
     return found
 
@@ -167,9 +166,3 @@ def control_limits(correlation: float, reference: int, horizon: int, chance: flo
     # One side of a symmetric chart: both sides of the same series double the sample.
     one = float(np.quantile(np.concatenate([highest, -lowest]), 1 - chance))
     return one, float(np.quantile(np.maximum(highest, -lowest), 1 - chance))
-
-
-def run_length(average: np.ndarray, limits: Sequence[float] | np.ndarray, *, two_sided: bool) -> np.ndarray:
-    """Return the number of the first value (1, 2, ...) beyond the limit in each column of (n, k); n + 1 if none is."""
-    beyond = (np.abs(average) if two_sided else average) > np.asarray(limits)
-    return np.where(beyond.any(0), beyond.argmax(0) + 1, len(average) + 1)

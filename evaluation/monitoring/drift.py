@@ -99,7 +99,7 @@ def find_drift(
     the first `reference` days with scores, or from a first to a last day; days before it are not charted.
     """
     series = daily_series(state)
-    days = np.unique(np.concatenate([one.days for one in series] or [np.array([], "datetime64[D]")]))
+    days = days_of(series)
     if isinstance(reference, int):
         own, complete = days[:reference], len(days) > reference
     else:
@@ -115,9 +115,7 @@ def find_drift(
     first, last = own[0], own[-1]
     spacing = max(1.0, float(np.median(np.diff(own).astype(int))))
     horizon = max(1, round(false_alarm_days / spacing))
-    wanted = [
-        (one, name, *one.statistic(name)) for one in series for name in CHARTED
-    ]  # fmt: skip
+    wanted = [(one, name, *one.statistic(name)) for one in series for name in CHARTED]
     wanted = [item for item in wanted if (item[2] > last).any()]
     chance = chance_of_chart(len(wanted))
     charts = {}
@@ -131,6 +129,11 @@ def find_drift(
     return Drift(series, charts, (first, last), len(own))
 
 
+def days_of(series: Sequence[DailySeries]) -> np.ndarray:
+    """Return the days with scores of any series."""
+    return np.unique(np.concatenate([one.days for one in series] or [np.array([], "datetime64[D]")]))
+
+
 def daily_series(state: MonitorState) -> list[DailySeries]:
     """Return the averages over all forecasts that start on the same day, by target, lead time and region."""
     found: dict[tuple[str, int, str], dict[int, list[RegionScores]]] = defaultdict(lambda: defaultdict(list))
@@ -140,14 +143,9 @@ def daily_series(state: MonitorState) -> list[DailySeries]:
     series = []
     for (target, lead, region), by_day in sorted(found.items()):
         days = sorted(by_day)
-        averages = [_mean([_averages(scores) for scores in by_day[day]]) for day in days]
+        averages = [_mean([vars(scores) for scores in by_day[day]]) for day in days]
         series.append(DailySeries(target, lead, region, np.array(days, "datetime64[D]"), averages))
     return series
-
-
-def _averages(scores: RegionScores) -> dict[str, Any]:
-    names = ("crps", "expected", "error", "squared_error", "variance", "pit")
-    return {name: getattr(scores, name) for name in names}
 
 
 def _mean(averages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

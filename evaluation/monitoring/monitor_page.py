@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 
 from evaluation.monitoring.control_chart import SMOOTHING, ControlChart
-from evaluation.monitoring.drift import CHARTED, DailySeries, Drift
+from evaluation.monitoring.drift import CHARTED, DailySeries, Drift, days_of
 from evaluation.monitoring.forecast_scores import PIT_BINS
 from evaluation.monitoring.monitor_state import MonitorState, time_text
 from evaluation.monitoring.verification import VerificationReport
@@ -41,7 +41,7 @@ def monitor_page(
     state: MonitorState, drift: Drift, layer: ConformalLayer | None, report: VerificationReport, false_alarm_days: int
 ) -> str:
     """Return the page as HTML; it needs no other file. Without a `layer` the forecasts are of several correctors."""
-    days = np.unique(np.concatenate([one.days for one in drift.series] or [np.array([], "datetime64[D]")]))
+    days = days_of(drift.series)
     targets = ", ".join(state.about["targets"])
     facts = [f"{len(state.verified)} verified forecasts", f"{len(state.waiting)} wait for analyses"]
     if len(days):

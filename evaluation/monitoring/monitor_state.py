@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import write_text
 from evaluation.monitoring.forecast_scores import RegionScores
 
 STATE_FORMAT = 3
@@ -104,9 +104,7 @@ class MonitorState:
         ]  # fmt: skip
         waiting = [{**key._asdict(), "file": file} for key, file in sorted(self.waiting.items())]
         found = {"format": STATE_FORMAT, "kind": "monitor state", "about": self.about}
-        with atomic_write(path, "w") as file:
-            json.dump({**found, "verified": verified, "waiting": waiting}, file, allow_nan=False)
-            file.write("\n")
+        write_text(path, json.dumps({**found, "verified": verified, "waiting": waiting}, allow_nan=False) + "\n")
 
 
 def _key(one: Mapping[str, Any]) -> MonitoredForecast:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
+from data_pipeline.common.identity import sha256_of
 from data_pipeline.common.progress import watched
 from data_pipeline.dates import epoch_seconds
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, lead_times_of
@@ -22,7 +23,6 @@ from data_pipeline.truth_checks import TruthChecks, checked, examine
 from data_pipeline.variables.meaning import check_targets
 from evaluation.monitoring.forecast_scores import member_levels, score_regions, shares_below
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
-from models.corrected_files.conformal_option import recorded_correctors
 from models.corrected_files.sidecar import sidecar_path
 from models.members.conformal import band_weights, interval_levels, normal_scores, ordered
 
@@ -236,8 +236,12 @@ def read_members(fields: Fields, init: int, lead: int) -> np.ndarray:
 
 
 def has_conformal_layer(path: Path, corrector: str) -> bool:
-    """Return whether the record beside a file says that the layer of this corrector (SHA-256) moved its forecasts."""
-    return corrector in recorded_correctors(path)
+    """Return whether the sidecar of a file says that the layer of this corrector (SHA-256) moved its forecasts."""
+    beside = sidecar_path(path)
+    record = json.loads(beside.read_text("utf-8")) if beside.exists() else {}
+    layers = record.get("options", {}).get("conformal", ())
+    # The sidecar of an older file of this name does not count.
+    return corrector in layers and record.get("output", {}).get("sha256") == sha256_of(path)
 
 
 def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:

@@ -87,25 +87,10 @@ def _draw_one_lead(ax: Axes, plume: Plume, best: str, factor: float, colour: str
     members, quantiles = factor * plume.members[0], factor * plume.quantiles[0]
     # Neighbouring members stand beside each other, so that none hides another.
     ranks = np.argsort(np.argsort(members))
-    ax.plot(
-        0.06 * (ranks % 5 - 2),
-        members,
-        ls="none",
-        marker="o",
-        ms=4,
-        color=REFERENCE_COLOURS["raw"],
-        label="raw members",
-    )
-    for low, high, width, alpha, label in ((0, 4, 0.2, 0.25, "5–95 %"), (1, 3, 0.3, 0.45, "25–75 %")):
-        ax.bar(
-            1,
-            quantiles[high] - quantiles[low],
-            width,
-            quantiles[low],
-            color=colour,
-            alpha=alpha,
-            label=f"{best} {label}",
-        )
+    ax.plot(0.06 * (ranks % 5 - 2), members, "o", ms=4, color=REFERENCE_COLOURS["raw"], label="raw members")
+    for first, last, width, alpha, label in ((0, 4, 0.2, 0.25, "5–95 %"), (1, 3, 0.3, 0.45, "25–75 %")):
+        low, high = quantiles[[first, last]]
+        ax.bar(1, high - low, width, low, color=colour, alpha=alpha, label=f"{best} {label}")
     ax.plot([0.85, 1.15], [quantiles[2]] * 2, color=colour, lw=1.8)
     ax.axhline(factor * float(plume.truth[0]), color=INK, lw=1.4, label="analysis")
     ax.set_xlim(-0.6, 1.6)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from evaluation.report.figure_style import FAINT, INK, PANEL_WIDTH
+from evaluation.report.figure_style import FAINT, PANEL_WIDTH
 
 LEGEND_CHARACTERS, LEGEND_ROW = 54, 0.19
 """Number of characters that a row of a legend holds, five for a mark, and its height in inches."""
@@ -22,7 +22,7 @@ def chart(body: float, left: float, legend: Sequence[str] = ()) -> tuple[Figure,
     There is room for a title above, and below for the labels of the x axis and for the names of the `legend`. Fixed
     margins take a third of the time of an automatic layout.
     """
-    above, below = 0.3, 0.48 + LEGEND_ROW * legend_rows(legend)
+    above, below = 0.3, 0.48 + LEGEND_ROW * -(-len(legend) // _legend_columns(legend))
     total = body + above + below
     figure = Figure(figsize=(PANEL_WIDTH, total))
     width = PANEL_WIDTH - left - 0.12
@@ -48,11 +48,6 @@ def add_legend(figure: Figure, ax: Axes, names: Sequence[str]) -> None:
             handles, labels, loc="lower center", ncols=_legend_columns(names), handletextpad=0.3, columnspacing=1.1,
             handlelength=1.2, borderaxespad=0.1, labelspacing=0.35,
         )  # fmt: skip
-
-
-def legend_rows(names: Sequence[str]) -> int:
-    """Return the number of rows of the legend of `add_legend`."""
-    return -(-len(names) // _legend_columns(names))
 
 
 def _legend_columns(names: Sequence[str]) -> int:
@@ -100,8 +95,3 @@ def date_axis(ax: Axes, marks: int, offset: bool = True) -> None:
     locator = AutoDateLocator(minticks=2, maxticks=marks)
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=offset))
-
-
-def zero_line(ax: Axes, axis: str, at: float = 0.0, colour: str = INK) -> None:
-    """Draw the line of the value that matters: no difference, or perfect calibration."""
-    (ax.axvline if axis == "x" else ax.axhline)(at, color=colour, lw=1, zorder=1)

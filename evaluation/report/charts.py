@@ -10,17 +10,7 @@ from typing import Any, Literal
 import matplotlib
 import numpy as np
 
-from evaluation.report.chart_frame import (
-    add_legend,
-    chart,
-    date_axis,
-    dots,
-    label_width,
-    offsets,
-    rule,
-    set_limits,
-    zero_line,
-)
+from evaluation.report.chart_frame import add_legend, chart, date_axis, dots, label_width, offsets, rule, set_limits
 from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.figure_style import INK, RC, model_colours, model_marks
 from evaluation.report.series import Series, list_slices, slice_title
@@ -60,23 +50,17 @@ class Quantity:
     reference: float | None = None
 
 
+def _estimate(entry: Mapping[str, Any], key: str) -> tuple[float | None, Sequence[float] | None]:
+    return entry[key], entry["ci95"].get(key)
+
+
+SPREAD_ERROR = Quantity("spread", "spread / error", lambda _, entry: _estimate(entry, "spread_skill"), reference=1)
+
+
 def headline_skill(kind: str) -> Quantity:
     """Return the reduction of the CRPS of a `kind` against the raw ensemble: the fair one where it is valid."""
-
-    def read(model: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
-        key = headline_keys(model)[0]
-        return entry[key], entry["ci95"].get(key)
-
-    return Quantity("skill", f"{kind} below raw (%)", read, factor=100, reference=0)
-
-
-def spread_error() -> Quantity:
-    """Return the ratio of spread to error, 1 if calibrated."""
-
-    def read(_: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
-        return entry["spread_skill"], entry["ci95"].get("spread_skill")
-
-    return Quantity("spread", "spread / error", read, reference=1)
+    label = f"{kind} below raw (%)"
+    return Quantity("skill", label, lambda model, entry: _estimate(entry, headline_keys(model)[0]), 100, 0)
 
 
 def score_by_part(series: Series) -> Quantity:
@@ -194,8 +178,9 @@ def _group_panel(
         axis: Literal["x", "y"] = "y" if numeric else "x"
         set_limits(ax, axis, [values, ends, *reference])
         rule(ax, axis)
-        if reference:
-            zero_line(ax, axis, reference[0], colours["raw"] if quantity.reference == 0 else INK)
+        for value in reference:
+            line = ax.axhline if numeric else ax.axvline
+            line(value, color=INK if value else colours["raw"], lw=1, zorder=1)
         ax.set_title(GROUP_TITLES[kind])
         add_legend(figure, ax, models)
     return Panel(figure, f"{quantity.label} of {', '.join(models)} by {kind}")

@@ -205,8 +205,9 @@ def _curve_panel(
             set_limits(ax, "x", [curve["x"] for curve in curves.values()])
         if shares:
             lowest.set_xscale(ax.get_xscale())
-            lowest.set_xlim(ax.get_xlim())
-            lowest.set_xticks(*_shown_ticks(ax))
+            low, high = lowest.set_xlim(ax.get_xlim())
+            ticks = [float(tick) for tick in ax.get_xticks() if low <= tick <= high]
+            lowest.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             lowest.set_xticks([], minor=True)
             ax.tick_params(labelbottom=False)
         ax.set_ylabel(style.y)
@@ -214,13 +215,6 @@ def _curve_panel(
         rule(ax, "y")
         add_legend(figure, ax, list(curves))
     return Panel(figure, f"{title}{f', {label}' if label else ''}: {', '.join(curves)}")
-
-
-def _shown_ticks(ax: Axes) -> tuple[list[float], list[str]]:
-    """Return the marks of the x axis inside its limits, and their labels."""
-    low, high = ax.get_xlim()
-    marks = [float(mark) for mark in ax.get_xticks() if low <= mark <= high]
-    return marks, [f"{mark:g}" for mark in marks]
 
 
 def _logarithmic(ax: Axes, axis: Literal["x", "y"]) -> None:

@@ -5,6 +5,7 @@ A drawing has one or more panels. Each panel is an SVG of its own, so that the p
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,16 +70,20 @@ def write_files(folder: Path, drawing: Drawing) -> None:
     """Write `NAME.png`, all panels on a white background, and `NAME.csv` into `folder`."""
     pictures = [_pixels(panel.figure) for panel in drawing.panels]
     height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
-    columns = min(PNG_COLUMNS, len(pictures))
-    rows = -(-len(pictures) // columns)
-    sheet = np.full((rows * height, columns * width, 4), 255, np.uint8)
+    across = min(PNG_COLUMNS, len(pictures))
+    rows = -(-len(pictures) // across)
+    sheet = np.full((rows * height, across * width, 4), 255, np.uint8)
     for number, picture in enumerate(pictures):
-        top, left = number // columns * height, number % columns * width
+        top, left = number // across * height, number % across * width
         sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
     with atomic_path(folder / f"{drawing.name}.png") as partial:
         imsave(partial, sheet, format="png", dpi=PNG_DPI, pil_kwargs={"compress_level": 2})
-    with atomic_path(folder / f"{drawing.name}.csv") as partial:
-        partial.write_text(csv_text(drawing.numbers), "utf-8")
+    columns = [_texts(np.asarray(column)) for column in drawing.numbers.values()]
+    with (
+        atomic_path(folder / f"{drawing.name}.csv") as partial,
+        partial.open("w", newline="", encoding="utf-8") as file,
+    ):
+        csv.writer(file, lineterminator="\n").writerows([tuple(drawing.numbers), *zip(*columns, strict=True)])
 
 
 def sections_of(drawings: Iterable[Drawing]) -> list[tuple[str, str, list[Drawing]]]:
@@ -88,22 +93,12 @@ def sections_of(drawings: Iterable[Drawing]) -> list[tuple[str, str, list[Drawin
     return [one for one in found if one[2]]
 
 
-def csv_text(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> str:
-    """Return columns as CSV; numbers have six significant digits, and missing ones are empty."""
-    texts = [_texts(np.asarray(column)) for column in columns.values()]
-    lines = [",".join(map(_quoted, columns)), *(",".join(row) for row in zip(*texts, strict=True))]
-    return "\n".join(lines) + "\n"
-
-
 def _texts(column: np.ndarray) -> list[str]:
+    """Return the cells of a column; numbers have six significant digits, and missing ones are empty."""
     if column.dtype.kind == "f":
         # One formatting of all numbers takes half the time of one for each.
         return ("%.6g\n" * len(column) % tuple(column.tolist())).replace("nan", "").split("\n")[:-1]
-    return ["" if value is None else _quoted(str(value)) for value in column.tolist()]
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n') else text
+    return ["" if value is None else str(value) for value in column.tolist()]
 
 
 def _pixels(figure: Figure) -> np.ndarray:

@@ -9,10 +9,10 @@ import numpy as np
 
 from evaluation.report.case_figures import case_drawings
 from evaluation.report.charts import (
+    SPREAD_ERROR,
     group_chart,
     headline_skill,
     score_by_part,
-    spread_error,
     starts_chart,
     threshold_chart,
 )
@@ -65,7 +65,7 @@ def draw_figures(target: TargetReport) -> dict[str, Drawing]:
     drawings.append(group_chart(scores, score_by_part(bias), calibrated, title="Bias", note=note))
     drawings.append(
         group_chart(
-            scores, spread_error(), calibrated, title="Spread over error", section="calibration",
+            scores, SPREAD_ERROR, calibrated, title="Spread over error", section="calibration",
             kinds=("lead", "region"), note="1 is calibrated, less is overconfident; bars are 95 % intervals.",
         )
     )  # fmt: skip

@@ -195,17 +195,10 @@ def _frame(ax: Axes, view: MapView, background: str) -> None:
     """Draw the edge of a map, and nothing else of the axes."""
     ax.set_axis_off()
     left, right, bottom, top = view.box
-    edge: dict[str, Any] = {
-        "facecolor": background,
-        "edgecolor": FAINT,
-        "linewidth": 0.7,
-        "zorder": -1,
-        "clip_on": False,
-    }
-    if view.globe:
-        ax.add_patch(Ellipse((0, 0), right - left, top - bottom, **edge))
-    else:
-        ax.add_patch(Rectangle((left, bottom), right - left, top - bottom, **edge))
+    shape, place = (Ellipse, (0, 0)) if view.globe else (Rectangle, (left, bottom))
+    edge = shape(place, right - left, top - bottom, facecolor=background, edgecolor=FAINT, linewidth=0.7)
+    edge.set(zorder=-1, clip_on=False)
+    ax.add_patch(edge)
 
 
 def _contour(grid: Grid, land: np.ndarray) -> list[np.ndarray]:

@@ -4,10 +4,8 @@ al. (2019, doi:10.1145/3287560.3287596)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.files import atomic_write
 from evaluation.report.headline import headline
 from evaluation.report.score_tables import headline_table
 from evaluation.report.tables import display_of, fair_crps_footnote, forecast_title, format_years, omission_note
@@ -21,17 +19,11 @@ tags:
 """
 
 
-def write_model_card(path: Path, scores: Mapping[str, Any], facts: Mapping[str, str], count: int = 1) -> None:
-    """Write the card of the shown corrector from `scores` and the `facts` of `summary_rows`, as Markdown.
+def model_card(scores: Mapping[str, Any], facts: Mapping[str, str], count: int) -> str:
+    """Return the card of the shown corrector from `scores` and the `facts` of `summary_rows`, as Markdown.
 
     `count` is the number of correctors of a cross-validation.
     """
-    with atomic_write(path, "w") as file:
-        file.write(model_card(scores, facts, count))
-
-
-def model_card(scores: Mapping[str, Any], facts: Mapping[str, str], count: int = 1) -> str:
-    """Return the text of the card."""
     name, table = scores["best"]["model"], headline_table(scores)
     own = dict(facts)
     if sha256 := scores["inputs"]["correctors"].get(name):

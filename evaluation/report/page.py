@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import write_text
 from data_pipeline.task import Variable
 from evaluation.report.drawing import FIRST_SCREEN, Drawing, sections_of, write_files
 from evaluation.report.figures import draw_figures
@@ -35,8 +35,7 @@ def write_report(folder: Path, targets: Sequence[TargetReport], run: Mapping[str
     for target, found in zip(targets, drawings, strict=True):
         for drawing in found.values():
             write_files(folder / target.folder / "figures", drawing)
-    with atomic_write(folder / "report.html") as file:
-        file.write(page(targets, drawings, run).encode())
+    write_text(folder / "report.html", page(targets, drawings, run))
 
 
 def page(

@@ -69,7 +69,7 @@ def _headline_cell(name: str, model: Mapping[str, Any], one: Series, series: Map
     """Return a cell; the plain score, marked, where the fair one is not valid."""
     mark = INVALID if "fair" in one.key and not model["crps_fair_valid"] else ""
     shown = series[one.key.removesuffix("_fair")] if mark and one.place[0] != "scores" else one
-    return NO_REFERENCE if shown.leaves_out(name) else shown.cell(model, mark)
+    return NO_REFERENCE if name in shown.without else shown.cell(model, mark)
 
 
 def _written_cells(members: Mapping[str, Any], columns: Mapping[str, Series]) -> Iterator[str]:

@@ -42,10 +42,6 @@ class Series:
     best: str | None = None
     without: tuple[str, ...] = ()
 
-    def leaves_out(self, model: str) -> bool:
-        """Return whether a model is the reference of the comparison, or is never compared with it."""
-        return model in self.without
-
     def of(self, entry: Mapping[str, Any]) -> tuple[float | None, tuple[float, float] | None]:
         """Return the number of an entry and its interval in `units`; None where there is none."""
         place = _in_entry(self.place)

@@ -125,10 +125,10 @@ def plain_table(scores: Mapping[str, Any]) -> str:
     rows = [COLUMNS]
     for name, model in scores["models"].items():
         written = model["members"]
+        fair = format_amount(model["crps_fair"], scores) + INVALID * (not model["crps_fair_valid"])
         rows.append(
             (
-                name, format_amount(model["crps"], scores), format_fair_crps(model, scores),
-                _plain(model, "skill_vs_raw_fair"),
+                name, format_amount(model["crps"], scores), fair, _plain(model, "skill_vs_raw_fair"),
                 format_percent(model["skill_vs_raw"], sign=True), _plain(model, "skill_vs_emos_fair"),
                 _valid(model, "captured_fair")[0], format_percent(model["captured"]),
                 format_ratio(model["spread_skill"]),
@@ -141,14 +141,9 @@ def plain_table(scores: Mapping[str, Any]) -> str:
     where = f"{scores['split']} {format_years(scores)}, {scores['n_dates']} starts"
     lines = [f"{forecast_title(scores)}: {where}; CRPS in {display_of(scores).units}"]
     lines += ["".join(map(format, (*cells[:3], "", *cells[3:]), COLUMN_WIDTHS)).rstrip() for cells in rows]
-    lines += [*_footnotes(scores), *_plain_stations(scores), *_plain_member_counts(scores), *_plain_methods(scores)]
-    lines += warning_lines(scores)
-    return "\n".join(lines)
-
-
-def format_fair_crps(model: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
-    """Return the fair CRPS of a model as text, marked if it is not valid."""
-    return format_amount(model["crps_fair"], scores) + ("" if model["crps_fair_valid"] else INVALID)
+    lines += filter(None, (fair_crps_footnote(scores), omission_note(scores)))
+    lines += [*_plain_stations(scores), *_plain_member_counts(scores), *_plain_methods(scores)]
+    return "\n".join([*lines, *(f"warning: {text}" for text in scores["warnings"])])
 
 
 def fair_crps_footnote(scores: Mapping[str, Any]) -> str:
@@ -177,15 +172,6 @@ def omission_note(scores: Mapping[str, Any]) -> str:
     parts, forecasts = omission_parts(scores), omission_texts(scores["ledger"])
     groups = ["left out: " + "; ".join(parts)] * bool(parts) + ["forecasts: " + "; ".join(forecasts)] * bool(forecasts)
     return ". ".join(groups)
-
-
-def warning_lines(scores: Mapping[str, Any]) -> list[str]:
-    """Return a line for each warning."""
-    return [f"warning: {text}" for text in scores["warnings"]]
-
-
-def _footnotes(scores: Mapping[str, Any]) -> list[str]:
-    return [text for text in (fair_crps_footnote(scores), omission_note(scores)) if text]
 
 
 def _plain_stations(scores: Mapping[str, Any]) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from data_pipeline.archive import Archive
-from data_pipeline.common.errors import AbsentVariableError
+from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.messages import say
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
@@ -16,32 +16,28 @@ from data_pipeline.split import Split
 from data_pipeline.task import Task
 from data_pipeline.truth_checks import TRUTH_TABLE
 from data_pipeline.variables.meaning import list_unknown
-from evaluation.forecasters.corrector_checks import (
-    EMOS_NAME,
-    check_comparison,
-    notes_on_times,
-)
+from evaluation.forecasters.corrector_checks import EMOS_NAME, check_comparison, notes_on_times
 from evaluation.forecasters.file_forecasts import FileForecaster, notes_on
 from evaluation.forecasters.fold_correctors import FoldCorrectors
-from evaluation.forecasters.leak_audit import audit
+from evaluation.forecasters.lapse_rate import LapseRate
+from evaluation.forecasters.leak_audit import audit, check_reference_dates
+from evaluation.forecasters.persistence import Persistence
 from evaluation.forecasters.references import (
     ReferenceFit,
-    fit_persistence,
     fit_references,
-    open_lapse_rate,
     reference_warnings,
     tile_of,
     training_years_warnings,
     unfitted_warnings,
     valid_times,
 )
-from evaluation.run.given_correctors import station_note
 from evaluation.run.plan import Plan
 from evaluation.run.scored_data import ScoredData
 from evaluation.run.training_runs import with_first_runs
 from evaluation.scoring.scoring import Forecaster
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
+from models.provenance.stations import describe_stations
 
 
 @dataclass(frozen=True)
@@ -79,20 +75,28 @@ def gather_models(plan: Plan, correctors: Mapping[str, FoldCorrectors], data: Sc
     own = {name: folds for name, folds in compared.items() if name == EMOS_NAME}
     compared |= correctors
     models: dict[str, Forecaster] = {name: folds.bind(task, plan.device) for name, folds in compared.items()}
-    if "persistence" in wanted:
-        # Stores have analyses at valid times, and few at starts.
-        whole = plan.source if options["data"]["store"] and not plan.archive.exists else lambda _: plan.archive
-        persistence, fit = fit_persistence(whole, task, dates, training, domain)
-        fits.append(fit)
-        models |= {"persistence": persistence} if persistence else {}
-    if "lapse_rate" in wanted:
-        lapse_rate, fit = open_lapse_rate(task, domain)
-        fits.append(fit)
-        models |= {"lapse_rate": lapse_rate} if lapse_rate else {}
+    # Stores have analyses at valid times, and few at starts.
+    whole = plan.source if options["data"]["store"] and not plan.archive.exists else lambda _: plan.archive
+    for days, fold in training if "persistence" in wanted else ():
+        check_reference_dates("persistence", days, fold)
+    others: dict[str, Callable[[], Forecaster]] = {
+        "persistence": lambda: Persistence.fit(whole, task, dates, training, domain),
+        "lapse_rate": lambda: LapseRate.at(task, domain),
+    }
+    for name in (name for name in others if name in wanted):
+        try:
+            models[name] = others[name]()
+            fits.append(ReferenceFit(name))
+        except InputError as error:
+            fits.append(ReferenceFit(name, why=str(error)))
     models |= {name: FileForecaster(one, domain, plan.device) for name, one in data.files.items()}
     notes = training_years_warnings(fits, correctors)
     notes += [note for name, folds in (own | correctors).items() for note in unfitted_warnings(name, folds)]
-    notes += [f"{name}: {note}" for name, folds in correctors.items() if (note := station_note(folds))]
+    notes += [
+        f"{name}: {note}"
+        for name, folds in correctors.items()
+        if (note := describe_stations(folds.first.task, folds.first.grid, folds.first.provenance))
+    ]
     notes += [note for name, folds in correctors.items() for note in notes_on_times(name, folds, *forecasts.times())]
     if forecasts.members == 1:
         notes.append(

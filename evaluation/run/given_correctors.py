@@ -20,7 +20,7 @@ from models.corrector import Corrector
 from models.members.methods import METHODS
 from models.parallel.mesh import Mesh
 from models.provenance.noise import Noise
-from models.provenance.stations import StationCounts, describe_stations
+from models.provenance.stations import StationCounts
 
 
 def load_correctors(plan: Plan) -> dict[str, FoldCorrectors]:
@@ -77,11 +77,6 @@ def each_file(plan: Plan, correctors: Mapping[str, FoldCorrectors]) -> Iterator[
     for name, folds in correctors.items():
         for path, corrector in zip(plan.paths[name], folds.correctors, strict=True):
             yield name, path, corrector
-
-
-def station_note(folds: FoldCorrectors) -> str | None:
-    """Return a sentence about new stations, None for correctors at their own stations."""
-    return describe_stations(folds.first.task, folds.first.grid, folds.first.provenance)
 
 
 def station_counts(correctors: Mapping[str, FoldCorrectors]) -> dict[str, StationCounts]:

@@ -36,7 +36,7 @@ from evaluation.scoring.score_options import ScoreChoice, check_methods
 from evaluation.scoring.scoring import check_workers
 from models.device import choose_device
 from models.members.methods import METHODS
-from models.members.options import QUANTILE_LEVELS, CorrectionOptions, check_correlates
+from models.members.options import QUANTILE_LEVELS, check_correlates
 from models.members.past import Past
 from models.parallel.mesh import Mesh
 
@@ -102,11 +102,6 @@ class Plan:
             options, archive, split, task, cluster, dates, paths, member_counts, references, regions, files, choice,
             device, methods,
         )  # fmt: skip
-
-    @property
-    def member_options(self) -> CorrectionOptions:
-        """How the members are made that are written."""
-        return CorrectionOptions(self.options["quantile_levels"], self.options["seed"], self.methods[0])
 
     def open_past(self) -> tuple[Past | None, Fields | None]:
         """Return past weather of the training dates, and the raw members of all forecasts, for methods that read it."""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.archive import Archive
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import write_text
 from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress, watched
 from evaluation.forecasters.corrector_checks import training_members
 from evaluation.report.coastlines import shows_earth
-from evaluation.report.model_card import write_model_card
+from evaluation.report.model_card import model_card
 from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData, TargetReport
 from evaluation.report.tables import plain_table
 from evaluation.run.entrants import Entrants
@@ -24,12 +24,13 @@ from evaluation.run.given_correctors import each_file
 from evaluation.run.member_counts import MemberCountClaim, member_count_claims, with_gates
 from evaluation.run.plan import Plan
 from evaluation.run.scored_data import ScoredData
-from evaluation.run.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
+from evaluation.run.shown_cases import chosen_forecasts, show_experts, show_forecast
 from evaluation.run.shown_corrector import choose_shown
 from evaluation.run.training_runs import with_first_runs
 from evaluation.scoring.scoreboard import DISTRIBUTION, Scoreboard
 from evaluation.scoring.scoring import Forecaster
-from evaluation.significance.field_significance import block_times, significant_cells
+from evaluation.significance.field_significance import block_times, field_p_values
+from evaluation.significance.model_comparison import discoveries
 from evaluation.tables.csv_tables import StartScores, write_score_table, write_start_table, write_station_table
 from evaluation.tables.score_dataset import write_score_file
 from evaluation.tables.score_json import SCORES_FORMAT, scores_of
@@ -110,16 +111,16 @@ class Evaluation:
     def _shown(self, target: int, folder: Path, scores: dict[str, Any], rows: Sequence[ScoreRow]) -> Shown:
         """Write the tables of a target; return its scores, and the forecasts that the report shows."""
         with Progress("tables of the scores"):
-            gains, shown, shares = self.mesh.run_on_first(lambda: self._tables(target, folder, scores, rows))
+            gains, shown = self.mesh.run_on_first(lambda: self._tables(target, folder, scores, rows))
         best, domain, device = scores["best"]["model"], self.data.domain, self.plan.device
         forecasts, raw, model = self.data.forecasts, self.models["raw"], self.models[best]
         cases = {
-            name: show_forecast(self.board, forecasts, row, target, raw, model, domain, device, shares[name])
-            for name, row in watched(shown.items(), "forecasts of the report: forecast", len(shown))
+            name: show_forecast(self.board, forecasts, row, target, raw, model, domain, device, gain)
+            for name, (row, gain) in watched(shown.items(), "forecasts of the report: forecast", len(shown))
         }
         experts = None
         if best in self.alone:
-            experts = show_experts(self.alone[best].model, forecasts, shown["median"], model, domain, device)
+            experts = show_experts(self.alone[best].model, forecasts, shown["median"][0], model, domain, device)
         return Shown(scores, gains, cases, experts)
 
     def _scores(self, target: int) -> tuple[dict[str, Any], Sequence[ScoreRow]]:
@@ -135,7 +136,7 @@ class Evaluation:
 
     def _tables(
         self, target: int, folder: Path, scores: Mapping[str, Any], rows: Sequence[ScoreRow]
-    ) -> tuple[list[ScoreRow], dict[str, int], dict[str, float]]:
+    ) -> tuple[list[ScoreRow], dict[str, tuple[int, float]]]:
         """Write the tables; return the rows of the scorecard, and the rows and gains of the shown forecasts."""
         board = self.board
         write_score_table(folder / "scores.csv", rows)
@@ -145,9 +146,7 @@ class Evaluation:
         best = scores["best"]["model"]
         wanted = best, DISTRIBUTION, board.judging_score(best)
         gains = [row for row in rows if (row.model, row.form, row.score) == wanted]
-        shown = chosen_forecasts(board, target, best, self._lead)
-        shares = {name: gain_of(board, target, best, self._lead, row) for name, row in shown.items()}
-        return gains, shown, shares
+        return gains, chosen_forecasts(board, target, best, self._lead)
 
     @property
     def _lead(self) -> int:
@@ -187,8 +186,7 @@ class Evaluation:
         model, raw = (board.tallies[name].per_block(statistic) for name in (best, "raw"))
         if model is None or raw is None or (blocks := board.tallies["raw"].blocks) is None:
             return None
-        times = block_times(blocks, board.init_times)
-        return significant_cells(model[:, target], raw[:, target], times)
+        return discoveries(field_p_values(model[:, target], raw[:, target], block_times(blocks, board.init_times)))
 
     def _write(self, shown: Sequence[Shown]) -> None:
         from evaluation.report.page import write_report  # imports matplotlib
@@ -207,10 +205,9 @@ class Evaluation:
             if folds := given.get(one.scores["best"]["model"]):
                 first = folds.first
                 facts = summary_rows(first.task, first.grid, first.spec, first.provenance)
-                write_model_card(folder / "model_card.md", one.scores, facts, len(folds.correctors))
+                write_text(folder / "model_card.md", model_card(one.scores, facts, len(folds.correctors)))
             else:
                 (folder / "model_card.md").unlink(missing_ok=True)
         # The scores are written last: if they exist, the report and the table are complete.
         for folder, one in zip(folders, shown, strict=True):
-            with atomic_write(folder / "scores.json", "w") as file:
-                json.dump(one.scores, file, indent=1, allow_nan=False)
+            write_text(folder / "scores.json", json.dumps(one.scores, indent=1, allow_nan=False))

@@ -24,31 +24,21 @@ MOST_LEADS = 12
 """Most lead times of a plume, because each of them is one more forecast to read and correct."""
 
 
-def chosen_forecasts(board: Scoreboard, target: int, best: str, lead: int) -> dict[str, int]:
-    """Return the rows of the forecasts with the best, median and worst gain of `best` over raw, without repeats.
+def chosen_forecasts(board: Scoreboard, target: int, best: str, lead: int) -> dict[str, tuple[int, float]]:
+    """Return the forecasts with the best, median and worst gain of `best` over raw, without repeats.
 
-    Gains are differences of the fair CRPS where it is valid, else of the plain CRPS. There is always a median.
+    Gains are differences of the fair CRPS where it is valid, else of the plain CRPS. There is always a median. Each
+    forecast has its row and its gain relative to raw in per cent.
     """
-    rows, raw, model = _crps_by_forecast(board, target, best, lead)
+    rows, everywhere = np.flatnonzero(board.lead_times == lead), list(board.regions).index("global")
+    score = board.judging_score(best)
+    raw, model = (board.tallies[name].per_forecast[score][rows, target, everywhere].value for name in ("raw", best))
     order = np.argsort(raw - model)  # NaN, of forecasts without score, comes last
     known = int(np.isfinite(raw - model).sum())
     median = int(order[(known - 1) // 2])
     found = {"best": int(order[known - 1]), "median": median, "worst": int(order[0])}
-    return {name: int(rows[k]) for name, k in found.items() if name == "median" or k != median}
-
-
-def gain_of(board: Scoreboard, target: int, best: str, lead: int, row: int) -> float:
-    """Return the reduction of the CRPS relative to raw in one forecast in per cent."""
-    rows, raw, model = _crps_by_forecast(board, target, best, lead)
-    (k,) = np.flatnonzero(rows == row)
-    return float(100 * (raw[k] - model[k]) / raw[k]) if raw[k] > 0 else float("nan")
-
-
-def _crps_by_forecast(board: Scoreboard, target: int, best: str, lead: int) -> tuple[np.ndarray, ...]:
-    rows = np.flatnonzero(board.lead_times == lead)
-    everywhere = list(board.regions).index("global")
-    score = board.judging_score(best)
-    return rows, *(board.tallies[name].per_forecast[score][rows, target, everywhere].value for name in ("raw", best))
+    gains = 100 * (raw - model) / np.where(raw > 0, raw, np.nan)
+    return {name: (int(rows[k]), float(gains[k])) for name, k in found.items() if name == "median" or k != median}
 
 
 @torch.no_grad()

@@ -121,7 +121,7 @@ def where_known(name: str, cells: Callable[[Case], Tensor]) -> dict[str, CellSta
     return {name: CellStatistic(cells, size=threshold_count), "event_known": EVENT_KNOWN}
 
 
-event_score = partial(Score, labels=threshold_labels, missing=no_thresholds)
+event_score = partial(Score, units="", labels=threshold_labels, missing=no_thresholds)
 """A score with a number for each threshold."""
 
 

@@ -68,7 +68,6 @@ BRIER = event_score(
     reference="Brier 1950, doi:10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2",
     statistics=where_known("brier", lambda case: case.once(_brier)),
     best="low",
-    units="",
 )
 BRIER_FAIR = event_score(
     name="brier_fair",
@@ -78,7 +77,6 @@ BRIER_FAIR = event_score(
     reference="Ferro 2014, doi:10.1002/qj.2270",
     statistics=where_known("brier_fair", _brier_fair),
     best="low",
-    units="",
 )
 BRIER_RELIABILITY = event_score(
     name="brier_reliability",
@@ -89,7 +87,6 @@ BRIER_RELIABILITY = event_score(
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(0, probability_bins),
     best="zero",
-    units="",
 )
 BRIER_RESOLUTION = event_score(
     name="brier_resolution",
@@ -101,7 +98,6 @@ BRIER_RESOLUTION = event_score(
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(1, probability_bins),
     best="high",
-    units="",
 )
 BRIER_UNCERTAINTY = event_score(
     name="brier_uncertainty",
@@ -112,6 +108,5 @@ BRIER_UNCERTAINTY = event_score(
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(2, probability_bins),
     best=None,
-    units="",
 )
 SCORES = (BRIER, BRIER_FAIR, BRIER_RELIABILITY, BRIER_RESOLUTION, BRIER_UNCERTAINTY)

@@ -69,7 +69,6 @@ LARGEST_VALUE = event_score(
     statistics={"balanced_bins": BALANCED_BINS},
     value=_largest,
     best="one",
-    units="",
     note=what_is_mixed,
 )
 VALUE_CURVE = Diagram(

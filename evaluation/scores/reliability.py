@@ -91,7 +91,6 @@ MISCALIBRATION = event_score(
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(0, probability_bins),
     best="zero",
-    units="",
 )
 DISCRIMINATION = event_score(
     name="brier_discrimination",
@@ -102,7 +101,6 @@ DISCRIMINATION = event_score(
     statistics={"probability_bins": PROBABILITY_BINS},
     value=lambda probability_bins: _part(1, probability_bins),
     best="high",
-    units="",
 )
 RELIABILITY_CURVE = Diagram(
     name="reliability",

@@ -52,7 +52,6 @@ ROC_AREA = event_score(
     statistics={"balanced_bins": BALANCED_BINS},
     value=_area,
     best="one",
-    units="",
     note=what_is_mixed,
 )
 ROC = Diagram(

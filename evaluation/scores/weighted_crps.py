@@ -88,6 +88,7 @@ THRESHOLD_CRPS = event_score(
     reference=_THRESHOLD_REFERENCE,
     statistics=_each("threshold_crps", lambda case, event: crps_beyond(case.forecast, case.truth, event)),
     best="low",
+    units="target",
 )
 THRESHOLD_CRPS_FAIR = event_score(
     name="threshold_crps_fair",
@@ -96,6 +97,7 @@ THRESHOLD_CRPS_FAIR = event_score(
     reference=_THRESHOLD_REFERENCE + "; Ferro 2014, doi:10.1002/qj.2270",
     statistics=_each("threshold_crps_fair", lambda case, event: crps_beyond(case.forecast, case.truth, event, True)),
     best="low",
+    units="target",
 )
 OUTCOME_CRPS = event_score(
     name="outcome_crps",
@@ -105,5 +107,6 @@ OUTCOME_CRPS = event_score(
     reference="Holzmann & Klar 2017, doi:10.1214/16-AOAS972",
     statistics=_each("outcome_crps", lambda case, event: crps_given(case.forecast, case.truth, event)),
     best="low",
+    units="target",
 )
 SCORES = (THRESHOLD_CRPS, THRESHOLD_CRPS_FAIR, OUTCOME_CRPS)

@@ -22,7 +22,6 @@ from evaluation.kernels.region_sums import RegionSums, add_known, count_missing
 from evaluation.scores.case import Case, is_ensemble
 from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.layers.kernels.choice import on_gpu
-from models.parallel.domain import Domain
 
 IN_BLOCKS, BLOCKS = ("crps", "crps_fair"), " in blocks"
 """Statistics that are also summed in blocks of dates, and the ending of the names of these sums."""
@@ -255,7 +254,7 @@ class Tally:
         self._maps = {name: arrays[f"map {name}"] for name in self._maps}
 
     def __add__(self, other: Tally) -> Tally:
-        return self._merge([self, other], lambda maps: reduce(add, maps))
+        return self.merge([self, other], lambda maps: reduce(add, maps))
 
     def __copy__(self) -> Tally:
         other = object.__new__(type(self))
@@ -266,14 +265,9 @@ class Tally:
         # Only sums are sent to other ranks: not the functions of statistics, not the weights of all cells.
         return self.__dict__ | {"_statistics": {}, "_regions": None}
 
-    @classmethod
-    def of_tiles(cls, tiles: Sequence[Tally], domain: Domain) -> Tally:
-        """Return the tally of the whole grid from the tallies of all tiles of `domain`, over the same forecasts."""
-        return cls._merge(tiles, domain.join)
-
     @staticmethod
-    def _merge(parts: Sequence[Tally], join: Callable[[list[np.ndarray]], np.ndarray]) -> Tally:
-        """Return the sum of tallies, whose maps are joined by `join`."""
+    def merge(parts: Sequence[Tally], join: Callable[[list[np.ndarray]], np.ndarray]) -> Tally:
+        """Return the sum of tallies of tiles or of other forecasts, whose maps are joined by `join`."""
         whole = copy.copy(parts[0])
         whole._sums = {s: reduce(add, [part._sums[s] for part in parts]) for s in whole._sums}
         whole._weight = reduce(add, [part._weight for part in parts])

@@ -17,11 +17,11 @@ from data_pipeline.dates import Dates, climatology_day
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, Form, extreme_forecast_index, traces
-from data_pipeline.statistics.statistic_file import load_statistic
+from data_pipeline.statistics.statistic_file import load_statistic, remedy_for
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
 
-_REMEDY = "make it with deepweather prepare 'statistics=[efi]' and the same options of data and task"
+_REMEDY = remedy_for("efi")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +46,8 @@ class ModelClimate:
             if day not in self.days:
                 raise InputError(f"the climate of efi_climate has no start on day {day} of the year; {_REMEDY}")
             climate = self.values[self.task.lead_times.index(lead), self.days.index(day)]
-            members = (
-                torch.where(
-                    select_channels(batch.mask[b], channels, 0),
-                    select_channels(batch.ensemble[b], channels, 1),
-                    torch.nan,
-                )
-                .cpu()
-                .numpy()
-            )
+            known, values = select_channels(batch.mask[b], channels, 0), select_channels(batch.ensemble[b], channels, 1)
+            members = torch.where(known, values, torch.nan).cpu().numpy()
             found.append(extreme_forecast_index(members, climate, self.form, eps, CLIMATE_PROBABILITIES))
         return torch.from_numpy(np.stack(found)).to(batch.target.device)
 

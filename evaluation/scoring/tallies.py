@@ -41,7 +41,7 @@ class Tallies:
             return self
 
         def of_all(tallies: Sequence[Tally]) -> Tally:
-            return Tally.of_tiles([reduce(add, tallies[tile :: mesh.tiles]) for tile in range(mesh.tiles)], domain)
+            return Tally.merge([reduce(add, tallies[tile :: mesh.tiles]) for tile in range(mesh.tiles)], domain.join)
 
         return self._combine(parts, of_all)
 

@@ -12,7 +12,6 @@ from scipy.special import stdtr
 
 from evaluation.scoring.aggregation import WeightedMean
 from evaluation.significance.effective_starts import EffectiveStarts
-from evaluation.significance.model_comparison import discoveries
 
 MOST_BYTES, BYTES = 1 << 27, 20
 """Memory for the sums of one model, and the memory of one cell and block: two kinds of CRPS and the weight."""
@@ -82,11 +81,6 @@ def field_p_values(model: WeightedMean, reference: WeightedMean, times: np.ndarr
         p_values = 2 * stdtr(np.maximum(1 / independent - 1, 1), -np.abs(mean / error))
     p_values = np.where(square > 0, p_values, np.where(mean == 0, 1.0, 0.0))
     return np.where(tested, p_values, np.nan)
-
-
-def significant_cells(model: WeightedMean, reference: WeightedMean, times: np.ndarray) -> np.ndarray:
-    """Return where two models differ (H, W), with at most 5 % false discoveries expected on the map."""
-    return discoveries(field_p_values(model, reference, times))
 
 
 def _inflation(deviation: np.ndarray, times: np.ndarray) -> np.ndarray:

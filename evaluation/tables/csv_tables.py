@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -102,36 +101,23 @@ class StartScores:
         return self._means.get(model, {}).get(score)
 
 
-class StationRow(NamedTuple):
-    """One row; numbers that are undefined are NaN and empty in the file.
-
-    `altitude` is in m. `skill` is 1 - value / value of the raw ensemble at the same station, for scores that are 0 at
-    best. `n_forecasts` counts the forecasts with an observation.
-    """
-
-    station: str
-    latitude: float
-    longitude: float
-    altitude: float
-    model: str
-    score: str
-    target: str
-    units: str
-    lead_time: str
-    value: float
-    skill: float
-    n_forecasts: int
+_STATION_COLUMNS = (
+    "station", "latitude", "longitude", "altitude", "model", "score", "target", "units", "lead_time", "value", "skill",
+    "n_forecasts",
+)  # fmt: skip
+"""`altitude` is in m. `skill` is 1 - value / value of the raw ensemble at the same station, for scores that are 0 at
+best. `n_forecasts` counts the forecasts with an observation."""
 
 
 def write_station_table(path: Path, board: Scoreboard, target: int, units: str = "") -> bool:
     """Write the rows of one target to a CSV file, and return True; do nothing on a grid and for points without ids."""
     if not isinstance(board.grid, Points) or not board.grid.ids:
         return False
-    write_csv(path, StationRow._fields, station_rows(board, board.grid, target, units))
+    write_csv(path, _STATION_COLUMNS, _station_rows(board, board.grid, target, units))
     return True
 
 
-def station_rows(board: Scoreboard, stations: Points, target: int, units: str = "") -> Iterator[StationRow]:
+def _station_rows(board: Scoreboard, stations: Points, target: int, units: str) -> Iterator[tuple[object, ...]]:
     """Yield the rows of one target, station by station; only scores whose averages are kept for every cell."""
     maps = {name: tally.per_cell for name, tally in board.tallies.items()}
     kept = [score for score in board.computed if not score.labels and set(score.statistics) <= set(maps["raw"])]
@@ -152,7 +138,7 @@ def station_rows(board: Scoreboard, stations: Points, target: int, units: str = 
                     value, raw = (values[one, score.name][number, place] for one in (name, "raw"))
                     gain = float(skill(value, raw)) if score.best == "low" else np.nan
                     variable = board.task.targets[target]
-                    yield StationRow(
+                    yield (
                         *where, name, score.name, str(variable),
                         (variable.units or units) if score.units == "target" else score.units,
                         str(lead), float(value), gain, round(float(counts[name][number, place])),

@@ -60,6 +60,7 @@ def scores_of(board: Scoreboard, target: int, rows: ScoreRows | None = None) -> 
                 entry["members"] = entries.get((name, MEMBERS, kind, label))
                 entry["fewer"] = _fewer(board, finisher, int(label), name)
     variable, pairs = board.task.targets[target], _pairs(board, finisher)
+    wanted: list[Score | Diagram] = [*board.wanted, *board.diagrams]
     return {
         "task": board.task.name,
         "target": str(variable),
@@ -77,7 +78,7 @@ def scores_of(board: Scoreboard, target: int, rows: ScoreRows | None = None) -> 
             one.name: {"title": one.title, "text": one.text + one.note(board.settings), "reference": one.reference}
             for one in board.drawn
         },
-        "scores_left_out": _scores_left_out(board),
+        "scores_left_out": {one.name: why for one in wanted if (why := one.missing(board.settings))},
         "models": models,
         "pairs": pairs,
         "best_set": best_set(pairs),
@@ -130,12 +131,6 @@ def _put(
     if label:
         values, intervals, key = values.setdefault(key, {}), intervals.setdefault(key, {}), label
     values[key], intervals[key] = _number(value), None if math.isnan(low) else [low, high]
-
-
-def _scores_left_out(board: Scoreboard) -> dict[str, str]:
-    """Return why scores and diagrams that were asked for cannot be computed."""
-    wanted: list[Score | Diagram] = [*board.wanted, *board.diagrams]
-    return {one.name: why for one in wanted if (why := one.missing(board.settings))}
 
 
 def _definition(board: Scoreboard, score: Score, target: int) -> dict[str, Any]:

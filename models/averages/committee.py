@@ -21,6 +21,11 @@ LeadWeights = list[list[list[float]]]
 """For each corrector a list for each lead time, with its weight for each target."""
 
 
+def _claim_of_all(name: str) -> property:
+    """Return the property of a committee that says whether all its correctors make the claim `name`."""
+    return property(lambda self: all(getattr(claims(corrector.model), name) for corrector in self.correctors))
+
+
 class Committee(nn.Module):
     """Forecasts the `average` of the forecasts of several correctors of one task.
 
@@ -49,20 +54,7 @@ class Committee(nn.Module):
         check_weights(weights, len(self.correctors), len(self._task.lead_times), len(self._task.targets))
         self.weights = torch.tensor(weights)
 
-    @property
-    def any_size(self) -> bool:
-        """Whether all correctors claim `any_size`."""
-        return all(claims(corrector.model).any_size for corrector in self.correctors)
-
-    @property
-    def tiles(self) -> bool:
-        """Whether all correctors claim `tiles`."""
-        return all(claims(corrector.model).tiles for corrector in self.correctors)
-
-    @property
-    def cellwise(self) -> bool:
-        """Whether all correctors claim `cellwise`."""
-        return all(claims(corrector.model).cellwise for corrector in self.correctors)
+    any_size, tiles, cellwise = map(_claim_of_all, ("any_size", "tiles", "cellwise"))
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the average in physical units."""

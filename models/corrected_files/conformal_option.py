@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
-from data_pipeline.common.identity import sha256_of
 from models.engines.engine import CorrectorDescription
 from models.members.conformal import ConformalLayer
 
@@ -39,39 +36,6 @@ def conformal_layers(
             raise InputError(f"conformal names two layers of one corrector; leave out {path}")
         layers[layer.corrector] = layer
     return layers, [sentence for one in correctors for sentence in _lacking(one, layers.get(one.sha256))]
-
-
-def record_of(output: Path) -> Path:
-    """Return the path of the record beside an output that was corrected with a layer."""
-    return output.with_name(output.name + ".conformal.json")
-
-
-def record_layers(output: Path, layers: Mapping[str, ConformalLayer]) -> None:
-    """Write which layers moved the forecasts of `output`; without layers, remove the record of an older output."""
-    if not layers:
-        record_of(output).unlink(missing_ok=True)
-        return
-    found = {"format": 1, "kind": "applied conformal layers", "output_sha256": sha256_of(output)}
-    with atomic_write(record_of(output), "w") as file:
-        json.dump({**found, "layers": [layer.to_json() for layer in layers.values()]}, file, allow_nan=False)
-        file.write("\n")
-
-
-def recorded_correctors(output: Path) -> list[str]:
-    """Return the SHA-256 of the correctors whose layers moved the forecasts of `output`.
-
-    A record of an older file of the same name is ignored. Raises `InputError` for a damaged record.
-    """
-    path = record_of(output)
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        correctors = [str(layer["corrector"]) for layer in found["layers"]]
-        recorded = str(found["output_sha256"])
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error}); correct the forecast again") from None
-    return correctors if recorded == sha256_of(output) else []
 
 
 def _lacking(corrector: CorrectorDescription, layer: ConformalLayer | None) -> list[str]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import remove_abandoned_files
-from data_pipeline.formats.grib import Lattice
 from data_pipeline.formats.grib.cache import table_of
+from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.writing import (
     Edit,
@@ -162,7 +162,7 @@ class PipelineEditor:
         """Put all corrected fields of the message's forecast into the spools of all pipelines that correct it."""
         start = np.datetime64(message.init_time.replace(tzinfo=None), "s")
         for editor in self._editors:
-            editor.make_room()
+            editor._spool.make_room()
         for number, corrected in self._pipelines.request_all(start, message.lead_time).items():
             self._editors[number].keep(corrected, message)
 
@@ -175,10 +175,6 @@ class PipelineEditor:
                 for record in table.records[np.unique(table.records["kind"], return_index=True)[1]]:
                     if own_names.variable(table.kinds[record["kind"]]) in self._targets.variables:
                         self._header(table.message(file.fileno(), record))
-
-    def make_room(self) -> None:
-        """Free the memory of corrected fields before another forecast is corrected."""
-        self._spool.make_room()
 
     def keep(self, corrected: Corrected, message: Message) -> None:
         """Put the corrected fields of the message's forecast into the spool."""

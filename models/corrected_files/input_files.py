@@ -61,7 +61,6 @@ class Cycle:
 
     inputs: tuple[Path, ...]
     outputs: tuple[Path, ...]
-    input_type: FileType = "grib"
     output_type: FileType = "grib"
     problem: str = ""
 
@@ -181,7 +180,7 @@ def find_cycles(
         )
     (own,) = types
     refuse_same_file(path, files.paths)
-    return [Cycle(files.paths, (path,), own, _output_type(path, own, wanted))]
+    return [Cycle(files.paths, (path,), _output_type(path, own, wanted))]
 
 
 def _cycles_of_folder(
@@ -209,7 +208,7 @@ def _cycles_of_folder(
                     )
                 outputs[target] = path
                 refuse_same_file(target, files.paths)
-            cycles.append((found[group[0]][0], Cycle(members, targets, own, written)))
+            cycles.append((found[group[0]][0], Cycle(members, targets, written)))
     return [cycle for _, cycle in sorted(cycles, key=lambda pair: pair[0])]
 
 

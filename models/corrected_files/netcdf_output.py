@@ -45,13 +45,8 @@ def write_netcdf(
             "gets a corrected file of its name"
         )
     with ExitStack() as files:
-        wanted = {
-            source.variables[0]
-            for each in pipelines
-            for target in each.engine.description.task.targets
-            for source in sources(target)
-            if len(source.variables) == 1
-        }
+        targets = [target for each in pipelines for target in each.engine.description.task.targets]
+        wanted = {variable for target in targets for variable, _ in _stored_as(target)}
         copies = [
             files.enter_context(copy_forecasts(source, target, wanted, names))
             for source, target in zip(forecasts, outputs, strict=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
-from data_pipeline.formats.grib import Lattice
+from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.scan import scan_messages
 from data_pipeline.grids.points import Points
 from data_pipeline.task import Variable

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write, total_bytes
 from data_pipeline.common.identity import sha256_of
 from models.engines.engine import CorrectorDescription
@@ -53,21 +52,6 @@ def write_sidecar(output: Path, found: Mapping[str, Any]) -> None:
     with atomic_write(sidecar_path(output), "w") as file:
         json.dump({"format": SIDECAR_FORMAT, "kind": "corrected forecast", **found}, file, allow_nan=False)
         file.write("\n")
-
-
-def read_sidecar(output: Path) -> dict[str, Any]:
-    """Return the sidecar of an output; raises `InputError` if it is missing, damaged or describes another file."""
-    path = sidecar_path(output)
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        recorded = found["output"]["sha256"]
-    except FileNotFoundError:
-        raise InputError(f"there is no {path}; correct the forecast again to write it") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error}); correct the forecast again") from None
-    if recorded != sha256_of(output):
-        raise InputError(f"{path} describes another file than {output}; correct the forecast again")
-    return dict(found)
 
 
 def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[dict[str, Any]]:

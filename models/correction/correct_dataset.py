@@ -7,7 +7,6 @@ in memory.
 
 from __future__ import annotations
 
-import threading
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from dask.utils import SerializableLock
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
@@ -39,7 +39,7 @@ from models.correction.gaps import Gaps
 from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipeline
 from models.engines.engine import CorrectorDescription, Engine, at_stations, with_cells
-from models.engines.shared_reading import SharedReading
+from models.engines.forecast import SharedReading
 from models.members.members import member_numbers
 from models.members.options import CorrectionOptions
 from models.members.past import Past
@@ -52,12 +52,15 @@ from models.provenance.groups import check_groups
 def correct_dataset(
     engine: Engine,
     dataset: xr.Dataset,
-    analysis: xr.Dataset | None = None,
-    names: Mapping[str, str] | None = None,
-    options: CorrectionOptions | None = None,
-    guard: Guard | None = None,
+    analysis: xr.Dataset | None,
+    names: Mapping[str, str] | None,
+    guard: Guard,
+    history: str | Sequence[str] | None,
+    reforecasts: str | Sequence[str] | None,
     stations: Points | None = None,
     static_fields: xr.Dataset | None = None,
+    products: str | Sequence[str] | None = None,
+    **further: Any,
 ) -> xr.Dataset:
     """Return `dataset` with the corrected members of the targets at the lead times of the task.
 
@@ -65,18 +68,18 @@ def correct_dataset(
     levels, and all other variables, stay as they are; a `UserWarning` counts them. With `member_count`, the result has
     the corrected fields only. Products have variables of their own, as in NetCDF files of `correct`; those of forecasts
     that keep their raw members are NaN. `analysis` are analyses (time, latitude, longitude) for a corrector that reads
-    them at the start; `names` maps names of variables to GRIB names. A dataset on a grid is read at the stations of a
-    corrector that was trained with forecasts on a grid, or at `stations`, with the `static_fields` of the forecast
-    model.
+    them at the start; `names` maps names of variables to GRIB names; `further` are other fields of `CorrectionOptions`.
+    A dataset on a grid is read at the stations of a corrector that was trained with forecasts on a grid, or at
+    `stations`, with the `static_fields` of the forecast model.
 
     Raises `InputError` for a dataset that lacks an input, has other units, another grid or no lead time of the task;
     for a forecast that does not resemble the training, when that forecast is computed.
     """
-    forecasts, guard, processes = (
-        StandardDataset.forecasts(dataset, "the dataset", names),
-        guard or Guard(),
-        SingleProcess(),
+    past_files, forecast_files, wanted = (
+        (one,) if isinstance(one, str) else tuple(one or ()) for one in (history, reforecasts, products)
     )
+    options = CorrectionOptions(history=past_files, reforecasts=forecast_files, products=wanted, **further)
+    forecasts, processes = StandardDataset.forecasts(dataset, "the dataset", names), SingleProcess()
     own = engine.description.grid
     static: xr.Dataset | None = None
     if stations is not None:
@@ -86,7 +89,7 @@ def correct_dataset(
             return surface.at_stations(points).dataset if surface else xr.Dataset()
 
         own, sentence = with_cells([engine], stations, forecasts.grid, surface_at)
-        warnings.warn(sentence, UserWarning, stacklevel=4)
+        warnings.warn(sentence, UserWarning, stacklevel=3)
         static = surface_at(own)
     if isinstance(own, Points) and own.cells and not has_ids(forecasts.grid):
         forecasts = forecasts.at_stations(own)
@@ -96,12 +99,11 @@ def correct_dataset(
     engine = at_stations(engine, forecasts.grid, processes, static)
     guard = guard.at(forecasts.grid, processes, static)
     if engine.description.stations:
-        warnings.warn(engine.description.stations, UserWarning, stacklevel=4)
-    options = options or CorrectionOptions()
+        warnings.warn(engine.description.stations, UserWarning, stacklevel=3)
     past = Past.open(options, engine.description, names)
     task = engine.description.task
-    (products,) = products_of_tasks(options.products, [task])
-    correction = _DatasetCorrection(engine, options, guard, past, products)
+    (made,) = products_of_tasks(options.products, [task])
+    correction = _DatasetCorrection(engine, options, guard, past, made)
     guard.check_fallback(engine.description)
     leads = _lead_times(task, forecasts)
     source = _open(forecasts, analysis, task)
@@ -113,28 +115,7 @@ def correct_dataset(
     corrected = (correction.lazily if lazy else correction.at_once)(source, leads)
     members = {target: array for target, array in corrected.items() if isinstance(target, Variable)}
     result = (corrected_alone if alone else in_place)(dataset, forecasts, members)
-    return with_products(result, dataset, forecasts, task, products, corrected)
-
-
-def correct_with(
-    engine: Engine,
-    dataset: xr.Dataset,
-    analysis: xr.Dataset | None,
-    names: Mapping[str, str] | None,
-    guard: Guard,
-    history: str | Sequence[str] | None,
-    reforecasts: str | Sequence[str] | None,
-    stations: Points | None = None,
-    static_fields: xr.Dataset | None = None,
-    products: str | Sequence[str] | None = None,
-    **options: Any,
-) -> xr.Dataset:
-    """Return the result of `correct_dataset` for the options of the Python interface."""
-    past, forecasts, wanted = (
-        (one,) if isinstance(one, str) else tuple(one or ()) for one in (history, reforecasts, products)
-    )
-    made = CorrectionOptions(history=past, reforecasts=forecasts, products=wanted, **options)
-    return correct_dataset(engine, dataset, analysis, names, made, guard, stations, static_fields)
+    return with_products(result, dataset, forecasts, task, made, corrected)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,22 +226,16 @@ def _warn_of_unchanged(forecasts: StandardDataset, task: Task, leads: tuple[int,
 
 @dataclass(frozen=True, eq=False)
 class _DatasetCorrection:
-    """Corrects single forecasts with fixed options. A copy in another process gets a new lock."""
+    """Corrects single forecasts with fixed options."""
 
     engine: Engine
     options: CorrectionOptions
     guard: Guard
     past: Past | None = None
     products: tuple[Product, ...] = ()
-    lock: Any = field(default_factory=threading.Lock)
+    lock: SerializableLock = field(default_factory=SerializableLock)
     """Only one thread uses the model at a time: models are not thread-safe, and each uses all processors."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, lock=threading.Lock())
 
     def __dask_tokenize__(self) -> str:
         return self.token
@@ -308,7 +283,7 @@ class _DatasetCorrection:
         if self.products and raw_kept:
             problems.append(f"{raw_kept} forecasts keep their raw members and have no products")
         for sentence in (*gaps.sentences(), *problems):
-            warnings.warn(sentence, UserWarning, stacklevel=5)
+            warnings.warn(sentence, UserWarning, stacklevel=4)
         return {one: array.copy(data=out[one]) for one, array in arrays.items()}
 
     def _templates(self, raw: Mapping[Variable, xr.DataArray]) -> dict[Variable | Product, xr.DataArray]:

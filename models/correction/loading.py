@@ -61,9 +61,9 @@ class ExportedCorrector:
     ) -> xr.Dataset:
         """Return forecasts with corrected members in place of the raw ones, like `Corrector.correct`."""
         with package("correcting a dataset", "train"):
-            from models.correction.correct_dataset import correct_with
+            from models.correction.correct_dataset import correct_dataset
             from models.correction.guards import Guard
-        return correct_with(
+        return correct_dataset(
             self.engine, dataset, analysis, names, Guard(on_problem, None, untrained_times), history, reforecasts,
             members=members, member_count=member_count, quantile_levels=quantile_levels, seed=seed,
             products=products,

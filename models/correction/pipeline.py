@@ -22,8 +22,7 @@ from models.correction.corrected import Corrected
 from models.correction.gaps import Gaps, count_gaps
 from models.correction.guards import Guard, Verdict, summarise_forecast
 from models.engines.engine import Engine, Prediction
-from models.engines.forecast import RawForecast, read_forecast
-from models.engines.shared_reading import SharedReading
+from models.engines.forecast import RawForecast, SharedReading, read_forecast
 from models.members.conformal import band_weights
 from models.members.members import change_of_ecc_q, corrected_members, member_numbers
 from models.members.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
@@ -75,7 +74,8 @@ class CorrectionPipeline:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
         name = f"{np.datetime_as_string(self.inputs.init_times[init], 'h')} +{self.inputs.lead_times[lead]} h"
         with Progress(f"reading the forecast {name}"):
-            forecast = self.processes.run_on_all(lambda: self._read(init, lead, reading))
+            place = self.inputs, self.raw, self.engine.domain, init, lead, reading
+            forecast = self.processes.run_on_all(lambda: read_forecast(*place))
         with Progress(f"checking the forecast {name}"):
             verdict = self._verdict(forecast)
         with Progress(f"correcting the forecast {name}"):
@@ -108,7 +108,7 @@ class CorrectionPipeline:
     def read(self, init_time: np.datetime64, lead_time: int) -> RawForecast:
         """Return the raw forecast of a start and a lead time (hours) on this rank's tile."""
         init, lead = self.positions(init_time, lead_time)
-        return self._read(init, lead, SharedReading())
+        return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, SharedReading())
 
     def positions(self, init_time: np.datetime64, lead_time: int) -> tuple[int, int]:
         """Return the positions of a start and a lead time (hours) in the input."""
@@ -117,13 +117,6 @@ class CorrectionPipeline:
     def corrects(self, init_time: np.datetime64, lead_time: int) -> bool:
         """Whether the input has the forecast of a start and a lead time (hours)."""
         return init_time in self.inputs.init_times and lead_time in self.inputs.lead_times
-
-    def read_exact(self, init: int, lead: int, reading: SharedReading) -> None:
-        """Read the raw members of the targets."""
-        reading.exact(self.raw, init, lead, self.engine.domain)
-
-    def _read(self, init: int, lead: int, reading: SharedReading) -> RawForecast:
-        return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, reading)
 
     def _correct_tile(self, forecast: RawForecast, method: str = "corrector") -> CorrectedTile:
         """Correct this rank's tile of a forecast; a forecast that keeps its raw members has no products."""
@@ -330,7 +323,8 @@ class CorrectionPipelines:
         """Correct forecasts, return them on the first rank; a place is a pipeline's number, a start and a lead time."""
         reading, found = SharedReading(), dict[int, Corrected]()
         if len(places) > 1:  # fields in double precision are read first; see `SharedReading`
-            self._processes.run_on_all(lambda: self._read_exact(places, reading))
+            own = [(self._pipelines[number], init, lead) for number, init, lead in places]
+            self._processes.run_on_all(lambda: [reading.exact(p.raw, i, k, p.engine.domain) for p, i, k in own])
         for number, init, lead in places:
             if (corrected := self._pipelines[number].correct(init, lead, reading)) is not None:
                 found[number] = corrected
@@ -347,10 +341,6 @@ class CorrectionPipelines:
                 members |= {target: corrected.members[:, t] for t, target in enumerate(description.task.targets)}
         if len(found) > 1:
             bound_mutually(members)
-
-    def _read_exact(self, places: tuple[tuple[int, int, int], ...], reading: SharedReading) -> None:
-        for number, init, lead in places:
-            self._pipelines[number].read_exact(init, lead, reading)
 
     def serve(self) -> Any:
         """Correct the requested tiles until the first rank broadcasts a summary or an error."""

@@ -29,7 +29,7 @@ class CRPSSlopes(NamedTuple):
 class Distribution:
     """A univariate distribution for every element of a tensor shape `(*S)`; subclasses are frozen dataclasses.
 
-    A new distribution must have the properties and methods up to `sample`. All others have defaults that suit a
+    A new distribution must have the properties and methods up to `affine`. All others have defaults that suit a
     distribution in closed form without a bound. `tests/models/distribution/test_law.py` checks every subclass that
     `models.distribution` exports.
     """
@@ -74,10 +74,6 @@ class Distribution:
 
     def affine(self, location: Tensor, scale: Tensor) -> Distribution:
         """Return the distribution of `location + scale * X`, for scale > 0."""
-        raise NotImplementedError
-
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws, (count, *S)."""
         raise NotImplementedError
 
     @property
@@ -200,10 +196,6 @@ class Composite(Distribution):
     def affine(self, location: Tensor, scale: Tensor) -> Distribution:
         """Shift and scale all parts."""
         return self.map(lambda part: part.affine(location, scale))
-
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Return independent draws, (count, *S)."""
-        return self.scored(lambda part: part.sample(count, generator))
 
     def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Distribution:
         """Change the bounds of all parts."""

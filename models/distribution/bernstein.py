@@ -86,12 +86,6 @@ class Bernstein(Distribution):
         """Shift and scale every coefficient."""
         return Bernstein(location + scale * self.coefficients)
 
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws."""
-        a = self.coefficients
-        level = torch.rand((count, *a.shape[1:]), generator=generator, dtype=a.dtype, device=a.device)
-        return _polynomial(a, level)
-
     @property
     def _degree(self) -> int:
         """Degree d of the polynomial: one less than the number of coefficients."""

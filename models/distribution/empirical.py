@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.distribution.base import Distribution, leading, missing_as
-from models.distribution.ensemble import Ensemble
-from models.distribution.location_scale import Normal
+from models.distribution.base import leading, missing_as
+from models.distribution.ensemble import Ensemble, Valued
 
 
 @dataclass(frozen=True, eq=False)
-class Empirical(Distribution):
+class Empirical(Valued):
     """Distribution with K equally probable `values`, (K, *S), from the lowest to the highest.
 
     Mean, standard deviation and CRPS are those of the K values. The distribution function is interpolated: it is
@@ -54,22 +53,9 @@ class Empirical(Distribution):
         level = (start + (end - start) * part) / K
         return missing_as(value, torch.where(count == 0, 0, torch.where(count == K, 1, level)).to(self.values))
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of the Gaussian with the values' mean and standard deviation."""
-        return Normal(self.mean, self.std).log_prob(value)
-
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """1/K Σ|x_i - y| - 1/(2K²) ΣΣ|x_i - x_j|."""
         return Ensemble(self.values).crps(truth)
-
-    def affine(self, location: Tensor, scale: Tensor) -> Empirical:
-        """Shift and scale every value."""
-        return Empirical(location + scale * self.values)
-
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws of the values."""
-        shape = (count, *self.values.shape[1:])
-        return self._at(torch.randint(len(self.values), shape, generator=generator, device=self.values.device))
 
     @property
     def atoms(self) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,8 +13,24 @@ from models.distribution.base import Distribution, leading, missing_as
 from models.distribution.location_scale import Normal
 
 
+class Valued(Distribution):
+    """Base of distributions that have only a few values."""
+
+    def of_values(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return the distribution of the function's values."""
+        raise NotImplementedError
+
+    def affine(self, location: Tensor, scale: Tensor) -> Self:
+        """Shift and scale every value."""
+        return self.of_values(lambda values: location + scale * values)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of the Gaussian with the mean and the standard deviation of the values."""
+        return Normal(self.mean, self.std).log_prob(value)
+
+
 @dataclass(frozen=True, eq=False)
-class Ensemble(Distribution):
+class Ensemble(Valued):
     """The empirical distribution of exchangeable `members`, (M, *S)."""
 
     members: Tensor
@@ -46,10 +62,6 @@ class Ensemble(Distribution):
         """Return the fraction of members up to `value`."""
         return missing_as(value, (self.members <= value).to(self.members).mean(0))
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of the Gaussian with the members' mean and unbiased standard deviation."""
-        return Normal(self.mean, self.std).log_prob(value)
-
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """1/M Σ|x_i - y| - 1/(2M²) ΣΣ|x_i - x_j|; `fair` divides the second term by 2M(M - 1).
 
@@ -66,15 +78,6 @@ class Ensemble(Distribution):
         difference = self.members - truth
         spread = (leading(2 * rank - M - 1, self.members[0]) * difference.sort(0).values).sum(0)
         return difference.abs().mean(0) - spread / pair_divisor(M, fair)
-
-    def affine(self, location: Tensor, scale: Tensor) -> Ensemble:
-        """Shift and scale every member."""
-        return Ensemble(location + scale * self.members)
-
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw members with replacement; one index for all of (*S), so that a draw is a whole member."""
-        index = torch.randint(len(self.members), (count,), generator=generator, device=self.members.device)
-        return self.members[index]
 
     @property
     def as_members(self) -> Tensor:

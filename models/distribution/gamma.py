@@ -73,7 +73,14 @@ class CensoredShiftedGamma(Distribution):
 
     def quantile(self, level: Tensor) -> Tensor:
         """Inverse of `cdf`, at least `lower`."""
-        return self._quantile(leading(level, self._shape))
+        k, level = self._shape, leading(level, self._shape)
+        with torch.no_grad():
+            found = _inverse(k, level)
+        # Gradients of the inverse function, where there is a density.
+        slope = _mass(k.detach(), found)
+        step = (level - _probability(k, found)) * found / slope.clamp(min=_TINY)
+        step = torch.where((slope > _TINY) & (found > _TINY) & found.isfinite(), step - step.detach(), 0)
+        return self._native(torch.maximum(self._shift + self._scale * (found + step), self._lower))
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(G <= (value - shift)/scale), and zero below `lower`."""
@@ -111,11 +118,6 @@ class CensoredShiftedGamma(Distribution):
             self, scale=scale * self.scale, shift=location + scale * self.shift, lower=location + scale * self.lower
         )
 
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws."""
-        k = self._shape
-        return self._quantile(torch.rand((count, *k.shape), generator=generator, dtype=k.dtype, device=k.device))
-
     def average(self, others: Sequence[CensoredShiftedGamma], weights: Tensor | None = None) -> CensoredShiftedGamma:
         """Return the distribution with the means of shift, standard deviation and √k, scaled to the mean of the means.
 
@@ -134,17 +136,6 @@ class CensoredShiftedGamma(Distribution):
         found = CensoredShiftedGamma(ratio.square(), spread / ratio, shift, lower)
         averaged: CensoredShiftedGamma = scaled_to_mean(found, parts, weights)
         return averaged
-
-    def _quantile(self, level: Tensor) -> Tensor:
-        """Return the quantiles at levels (K, *S) or (K, 1, ...)."""
-        k = self._shape
-        with torch.no_grad():
-            found = _inverse(k, level)
-        # Gradients of the inverse function, where there is a density.
-        slope = _mass(k.detach(), found)
-        step = (level - _probability(k, found)) * found / slope.clamp(min=_TINY)
-        step = torch.where((slope > _TINY) & (found > _TINY) & found.isfinite(), step - step.detach(), 0)
-        return self._native(torch.maximum(self._shift + self._scale * (found + step), self._lower))
 
     @property
     def _excess(self) -> tuple[Tensor, Tensor]:

@@ -85,10 +85,6 @@ class LocationScale(Distribution):
         """Shift and scale."""
         return replace(self, mu=location + scale * self.mu, sigma=scale * self.sigma)
 
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws."""
-        return self.mu + self.sigma * self.standard.noise(self.mu, count, generator)
-
     def _z(self, value: Tensor) -> Tensor:
         return (value - self.mu) / self.sigma
 
@@ -187,18 +183,8 @@ class Censored(Bounded):
         squared, rest = self.standard.squared_cdf(z)
         density = 2 * self.standard.cdf(z) * self.standard.log_density(z).exp()
         by_sigma = self.sigma * rest
-        below = (
-            -squared,
-            by_sigma,
-            density / self.sigma,
-            density * z,
-            by_sigma + self.sigma * density * z * z,
-        )
+        below = (-squared, by_sigma, density / self.sigma, density * z, by_sigma + self.sigma * density * z * z)
         return CRPSSlopes(*(whole - part for whole, part in zip(plain, below, strict=True)))
-
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws."""
-        return torch.maximum(super().sample(count, generator), self.lower)
 
     def raised(self, threshold: Tensor) -> Self:
         """Return the distribution censored at the threshold, where this is the higher bound."""

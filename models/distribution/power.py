@@ -107,10 +107,6 @@ class PowerTransformed(Distribution):
             wide = replace(self, inner=self.inner.widened(spread * (factor.square() - 1).sqrt()))
         return wide
 
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws."""
-        return from_power(self.inner.sample(count, generator), self.power, self.lower)
-
     @property
     def name(self) -> str:
         """Name of the distribution in messages."""

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
-from models.distribution.base import Distribution, leading, missing_as, root
-from models.distribution.ensemble import Ensemble
-from models.distribution.location_scale import Normal
+from models.distribution.base import leading, missing_as, root
+from models.distribution.ensemble import Ensemble, Valued
 
 
 @dataclass(frozen=True, eq=False)
-class Quantiles(Distribution):
+class Quantiles(Valued):
     """Distribution with K quantiles `values`, (K, *S), at the increasing `levels`, (K,), between 0 and 1.
 
     Values that decrease somewhere are sorted (Chernozhukov et al. 2010, doi:10.3982/ECTA7880). Mean, standard deviation
@@ -79,10 +78,6 @@ class Quantiles(Distribution):
         level = torch.lerp(known[above - 1], known[above], part)
         return missing_as(value, torch.where(count == 0, 0, torch.where(count == len(known), 1, level)).to(self.values))
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of the Gaussian with the values' mean and standard deviation."""
-        return Normal(self.mean, self.std).log_prob(value)
-
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """Σ p_i |x_i - y| - ½ ΣΣ p_i p_j |x_i - x_j|."""
         if self._alike:
@@ -93,21 +88,11 @@ class Quantiles(Distribution):
         spread = (leading(p * (2 * below + p - 1), truth) * difference).sum(0)
         return (self._weights * difference.abs()).sum(0) - spread
 
-    def affine(self, location: Tensor, scale: Tensor) -> Quantiles:
-        """Shift and scale every quantile."""
-        return Quantiles(location + scale * self.values, self.levels)
-
     def average(self, others: Sequence[Quantiles], weights: Tensor | None = None) -> Quantiles:
         """Return the distribution with the means of the quantiles, which are at the same levels."""
         if any(not torch.equal(other.levels, self.levels) for other in others):
             raise InputError("quantiles at different levels cannot be averaged; combine those at the same levels")
         return super().average(others, weights)
-
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws of the values with their probabilities."""
-        p, size = self.probabilities.float(), count * self.values[0].numel()
-        index = torch.multinomial(p, size, replacement=True, generator=generator)
-        return self.values.gather(0, index.to(self.values.device).view(count, *self.values.shape[1:]))
 
     @property
     def resolved_levels(self) -> tuple[float, float]:

@@ -56,10 +56,6 @@ class Standard(Protocol):
         """
         ...
 
-    def noise(self, like: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        """Independent draws, (count, *S), with the type and on the device of `like`."""
-        ...
-
 
 class StandardNormal:
     """Standard normal distribution, f = φ and F = Φ."""
@@ -96,10 +92,6 @@ class StandardNormal:
         """z Φ² + 2φΦ - Φ(√2 z)/√π."""
         cdf = self.cdf(z)
         return cdf * cdf, 2 * self.upper_mean(z) * cdf - self.cdf(SQRT_2 * z) / SQRT_PI
-
-    def noise(self, like: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        """Gaussian draws."""
-        return torch.randn((count, *like.shape), generator=generator, dtype=like.dtype, device=like.device)
 
 
 class StandardLogistic:
@@ -138,11 +130,6 @@ class StandardLogistic:
         """Log(1 + exp(z)) - F."""
         cdf = torch.sigmoid(z)
         return cdf * cdf, self.upper_mean(z) - cdf + z * cdf * torch.sigmoid(-z)
-
-    def noise(self, like: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        """Logistic draws."""
-        level = torch.rand((count, *like.shape), generator=generator, dtype=like.dtype, device=like.device)
-        return torch.logit(level, eps=torch.finfo(like.dtype).eps)
 
 
 def _dilogarithm(x: Tensor) -> Tensor:

@@ -51,7 +51,24 @@ class TruncatedNormal(Bounded):
 
     def quantile(self, level: Tensor) -> Tensor:
         """Inverse of `cdf`, at least `lower`."""
-        return self._quantile(leading(level, self.mu))
+        level = leading(level, self.mu)
+        head, tail = self._bound
+        mass = self.standard.cdf(-head)
+        below, above = self.standard.cdf(head) + level * mass, (1 - level) * mass
+        # From the nearer end, because probabilities near 1 have few digits.
+        z = torch.where(below < above, self.standard.quantile(below), -self.standard.quantile(above))
+        inner = torch.maximum(self.mu + self.sigma * z, self.lower)
+        log_survival = torch.log1p(-level)
+        # The survival function lies below exp(-t(l + t/2)). Newton's method starts at the root of this bound.
+        excess = -2 * log_survival / (tail + torch.sqrt(tail * tail - 2 * log_survival))
+        first = tail + _excess(tail)[0]
+        for _ in range(8):
+            z = tail + excess
+            hazard = z + _excess(z)[0]
+            found = torch.log(first / hazard) - excess * (tail + excess / 2)  # as `_log_survival`
+            excess = excess + (found - log_survival) / hazard
+        outer = torch.where(level < 1, self.lower + self.sigma * excess.clamp(min=0), torch.inf)
+        return torch.where(self._in_tail, outer, inner)
 
     def cdf(self, value: Tensor) -> Tensor:
         """1 - Φ(-z)/Φ(-l) with z = (value - μ)/σ, and zero below `lower`."""
@@ -93,31 +110,6 @@ class TruncatedNormal(Bounded):
         """Return the distribution with the means of μ and σ, scaled about `lower` to the mean of the means."""
         found: Self = scaled_to_mean(super().average(others, weights), (self, *others), weights)
         return found
-
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws."""
-        shape = count, *self.mu.shape
-        return self._quantile(torch.rand(shape, generator=generator, dtype=self.mu.dtype, device=self.mu.device))
-
-    def _quantile(self, level: Tensor) -> Tensor:
-        """Return the quantiles at levels (K, *S) or (K, 1, ...)."""
-        head, tail = self._bound
-        mass = self.standard.cdf(-head)
-        below, above = self.standard.cdf(head) + level * mass, (1 - level) * mass
-        # From the nearer end, because probabilities near 1 have few digits.
-        z = torch.where(below < above, self.standard.quantile(below), -self.standard.quantile(above))
-        inner = torch.maximum(self.mu + self.sigma * z, self.lower)
-        log_survival = torch.log1p(-level)
-        # The survival function lies below exp(-t(l + t/2)). Newton's method starts at the root of this bound.
-        excess = -2 * log_survival / (tail + torch.sqrt(tail * tail - 2 * log_survival))
-        first = tail + _excess(tail)[0]
-        for _ in range(8):
-            z = tail + excess
-            hazard = z + _excess(z)[0]
-            found = torch.log(first / hazard) - excess * (tail + excess / 2)  # as `_log_survival`
-            excess = excess + (found - log_survival) / hazard
-        outer = torch.where(level < 1, self.lower + self.sigma * excess.clamp(min=0), torch.inf)
-        return torch.where(self._in_tail, outer, inner)
 
     @property
     def _in_tail(self) -> Tensor:

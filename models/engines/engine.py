@@ -16,6 +16,7 @@ from data_pipeline.regridding.stations import stations_on
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
 from data_pipeline.variables.meaning import Meaning
+from models.engines.families import Family
 from models.engines.forecast import RawForecast
 from models.parallel.domain import Domain
 from models.parallel.single_process import Processes
@@ -59,8 +60,11 @@ class CorrectorDescription:
         return describe_stations(self.task, self.grid, self.provenance)
 
 
-class Prediction(Protocol):
-    """A predictive distribution of the targets in the cells of this rank's tile, in float64 and physical units."""
+class Prediction(Family, Protocol):
+    """A `Family` of the targets in the cells (T, h, w) of this rank's tile, in float64 and physical units.
+
+    The caller may change the arrays of quantiles.
+    """
 
     @property
     def members(self) -> np.ndarray | None:
@@ -69,18 +73,6 @@ class Prediction(Protocol):
     @property
     def unchanged(self) -> np.ndarray | None:
         """(T, h, w) True where the corrected forecast is the raw ensemble itself; None if there is no such cell."""
-
-    def mean(self) -> np.ndarray:
-        """Return the mean (T, h, w)."""
-
-    def std(self) -> np.ndarray:
-        """Return the standard deviation (T, h, w)."""
-
-    def quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Return the quantiles (K, T, h, w) at `levels` (K,) between 0 and 1; the caller may change the array."""
-
-    def cdf(self, values: np.ndarray) -> np.ndarray:
-        """Return the probabilities (K, T, h, w) of at most `values`, (K, T, h, w) or (K, T, 1, 1)."""
 
 
 class Engine(Protocol):

@@ -45,24 +45,18 @@ class OnnxModel:
         _check_structure(self._structure, self._outputs)
 
     @classmethod
-    def of(
-        cls, content: bytes, details: Mapping[str, Any], targets: Sequence[int], threads: int | None = None
-    ) -> OnnxModel:
-        """Return the model of a file whose content `read_exported` has checked.
-
-        `threads` is the number of threads of ONNX Runtime, by default the thread budget.
-        """
+    def of(cls, content: bytes, details: Mapping[str, Any], targets: Sequence[int]) -> OnnxModel:
+        """Return the model of a file whose content `read_exported` has checked."""
         with package("an exported corrector", "train"):
             import onnxruntime
 
-        count = BUDGET.total if threads is None else threads
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = count, 1
+        options.intra_op_num_threads, options.inter_op_num_threads = BUDGET.total, 1
         options.log_severity_level = 4
         # Threads that spin while they wait take the processors of other programs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        return cls(session, details, targets, count)
+        return cls(session, details, targets, BUDGET.total)
 
     def predict(self, ensemble: np.ndarray, mask: np.ndarray, start: int, lead_time: int) -> FamilyPrediction:
         """Return the forecast for an ensemble (M, C, H, W) with its mask (C, H, W) in physical units.
@@ -147,8 +141,8 @@ def _family(structure: Mapping[str, Any], found: Mapping[str, np.ndarray], shape
 class OnnxEngine:
     """An `Engine` on the whole grid, in ONNX Runtime; raises `InputError` for a file that is no exported corrector."""
 
-    def __init__(self, path: Path, name: str = "", threads: int | None = None) -> None:
-        exported, self._arguments = read_exported(path), (path, name, threads)
+    def __init__(self, path: Path, name: str = "") -> None:
+        exported, self._arguments = read_exported(path), (path, name)
         try:
             self.description = describe_exported(exported, name, path)
             task, grid = self.description.task, self.description.grid
@@ -156,7 +150,7 @@ class OnnxEngine:
             self.always = unpack_mask(exported.details["always"], (len(task.channels), *grid.shape))
             self.known = unpack_mask(exported.details["known"], (len(task.targets), *grid.shape))
             self._climate = exported.details["climate"]
-            self._model = OnnxModel.of(exported.content, exported.details, task.target_channels, threads)
+            self._model = OnnxModel.of(exported.content, exported.details, task.target_channels)
         except InputError as error:
             raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
         except Exception as error:  # ONNX Runtime has its own classes of errors, without a common base
@@ -165,7 +159,7 @@ class OnnxEngine:
                 f"{path} is not a valid exported corrector ({type(error).__name__}: {reason}); export it again"
             ) from None
 
-    def __reduce__(self) -> tuple[type[OnnxEngine], tuple[Path, str, int | None]]:
+    def __reduce__(self) -> tuple[type[OnnxEngine], tuple[Path, str]]:
         """Another process reads the file again."""
         return OnnxEngine, self._arguments
 

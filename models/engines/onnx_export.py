@@ -10,9 +10,11 @@ import contextlib
 import io
 import json
 import logging
+import math
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +43,16 @@ from models.engines.onnx_file import (
     pack_mask,
     read_exported,
 )
-from models.engines.onnx_inputs import check_inputs
-from models.engines.torch_engine import fitted_normalizers, training_cells
-from models.protocol import claims
+from models.engines.torch_engine import training_cells
 from models.provenance.training_climate import TrainingClimate
 
 OPSET = 20
 """Version of the ONNX operators: ONNX Runtime 1.17 (2024) and later have it."""
 _PREFIX = "out_"
 """Prefix of the names of outputs, which must differ from the names of operations."""
+_STARTS = (951782400, 1594771200)
+"""29 February 2000 and 15 July 2020, 00 UTC."""
+_WAVES = 4
 MEMBERS_FIRST = ("members", "coefficients", "values")
 """Parameters with a dimension before the batch."""
 
@@ -86,10 +89,6 @@ class Equality:
     largest_difference: dict[str, float]
     share_of_tolerance: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -105,8 +104,7 @@ class Tolerance:
     @classmethod
     def of(cls, corrector: Corrector) -> Tolerance:
         """Return the tolerance for the normaliser of a corrector, or of the first network of a committee."""
-        parts = [part for part in corrector.modules() if isinstance(part, Corrector)]
-        used = next((part for part in parts if not claims(part.model).physical), corrector).normalizer
+        used = [*corrector.fitted_normalizers, corrector.normalizer][0]
         location = used.target_scaling[0]
         law = used.physical(Empirical(torch.stack([torch.zeros_like(location), torch.ones_like(location)])))
         low, high = law.quantile(torch.tensor([0.0, 1.0])).double().numpy()
@@ -148,7 +146,7 @@ def export(path: Path, output: Path) -> Equality:
     }
     content = _with_metadata(path, model, {DESCRIPTION: description, DETAILS: json.dumps(details)})
     equality = compare(path, corrector, OnnxModel.of(content, details, corrector.task.target_channels))
-    details["equality"] = equality.to_json()
+    details["equality"] = asdict(equality)
     content = _with_metadata(path, model, {DESCRIPTION: description, DETAILS: json.dumps(details)})
     with atomic_write(output) as part:
         part.write(content)
@@ -158,7 +156,7 @@ def export(path: Path, output: Path) -> Equality:
 
 def _climate(corrector: Corrector) -> dict[str, Any] | None:
     """Return the training climate of the inputs as plain values; None for a model that reads physical values."""
-    normalizers = fitted_normalizers(corrector)
+    normalizers = corrector.fitted_normalizers
     return TrainingClimate.of(normalizers, corrector.task.target_channels).pack() if normalizers else None
 
 
@@ -305,3 +303,55 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def check_inputs(corrector: Corrector, counts: Sequence[int]) -> Iterator[Sample]:
+    """Yield a random and a realistic forecast, as batches of one, for each number in `counts`, start and lead time.
+
+    Random: independent noise in every cell, as large as the normaliser's departures. Realistic: waves of a few thousand
+    kilometres that members share, smaller waves of each member, and a tenth of the cells without values.
+    """
+    task, grid = corrector.task, corrector.grid
+    draw = torch.Generator().manual_seed(0)
+    # Without a fitted normaliser, these are mean and departure of a unit variable.
+    used = [*corrector.fitted_normalizers, corrector.normalizer][0]
+    location, scale = used.location, used.scale[:, None, None]
+    lower, upper = (_bounds(corrector, side) for side in (0, 1))
+    leads = dict.fromkeys((task.lead_times[0], task.lead_times[-1]))
+    kinds = [(s, h, real) for s in _STARTS for h in leads for real in (False, True)]
+    with Progress("comparison with PyTorch: forecast", len(counts) * len(kinds)) as progress:
+        for count, (start, lead, realistic) in product(counts, kinds):
+            shape = count, len(location), *grid.shape
+            if realistic:
+                departure = _waves((1, *shape[1:]), draw) + 0.3 * _waves(shape, draw)
+            else:
+                departure = torch.randn(shape, generator=draw)
+            ensemble = torch.minimum(torch.maximum(location + scale * departure, lower), upper)
+            mask = torch.ones(shape[1:], dtype=torch.bool)
+            if realistic:
+                mask = torch.rand(shape[1:], generator=draw) > 0.1
+                ensemble = torch.where(mask, ensemble, torch.nan)
+            yield Sample(
+                ensemble[None], mask[None], corrector.static[None],
+                torch.full((1, len(task.targets), *grid.shape), torch.nan),
+                torch.tensor([start]), torch.tensor([lead]),
+            )  # fmt: skip
+            progress.step()
+
+
+def _bounds(corrector: Corrector, side: int) -> Tensor:
+    missing = (-math.inf, math.inf)[side]
+    limits = [channel.variable.bounds[side] for channel in corrector.task.channels]
+    return torch.tensor([missing if limit is None else limit for limit in limits])[:, None, None]
+
+
+def _waves(shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
+    """Return smooth fields (M, C, H, W) of standard deviation 1."""
+    *outer, H, W = shape
+    rows, columns = torch.arange(H) / H, torch.arange(W) / W
+    total = torch.zeros(shape)
+    for wave in range(1, _WAVES + 1):
+        phase = 2 * math.pi * torch.rand((2, *outer, 1, 1), generator=draw)
+        along = torch.cos(2 * math.pi * wave * columns + phase[0])
+        total += along * torch.cos(math.pi * wave * rows[:, None] + phase[1])
+    return total * (2 / math.sqrt(_WAVES))

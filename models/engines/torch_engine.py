@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.common.checks import check_choice
 from data_pipeline.common.identity import sha256_of
 from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
@@ -20,10 +19,8 @@ from models.device import choose_device
 from models.distribution import Distribution
 from models.engines.engine import CorrectorDescription
 from models.engines.forecast import RawForecast
-from models.normalizer import Normalizer
 from models.parallel.domain import Domain
 from models.parallel.single_process import SingleProcess
-from models.protocol import claims
 from models.provenance.training_climate import TrainingClimate
 
 if TYPE_CHECKING:
@@ -62,7 +59,6 @@ class TorchEngine:
     @classmethod
     def of(cls, corrector: Corrector, device: str) -> TorchEngine:
         """Return the engine of a corrector on a device: `cpu`, `gpu`, or `auto`."""
-        check_choice("device", device, ("auto", "cpu", "gpu"))
         chosen = choose_device(device, SingleProcess())
         own = next((tensor.device for tensor in corrector.state_dict().values()), chosen)
         # The engine moves its corrector, and corrects without dropout.
@@ -78,7 +74,7 @@ class TorchEngine:
     @property
     def climate(self) -> TrainingClimate | None:
         """Return the training climate of the inputs on the whole grid; None for a model that reads physical values."""
-        normalizers = fitted_normalizers(self.corrector)
+        normalizers = self.corrector.fitted_normalizers
         return TrainingClimate.of(normalizers, self.description.task.target_channels) if normalizers else None
 
     @torch.no_grad()
@@ -160,14 +156,8 @@ def training_cells(corrector: Corrector) -> tuple[Tensor, Tensor]:
 
     For a committee, they are the smallest values of all its correctors.
     """
-    normalizers = fitted_normalizers(corrector) or [corrector.normalizer]
+    normalizers = corrector.fitted_normalizers or [corrector.normalizer]
     return tuple(
         corrector.domain.cut(torch.stack([getattr(normalizer, name) for normalizer in normalizers]).amin(0)).cpu()
         for name in ("always", "known")
     )  # type: ignore[return-value]
-
-
-def fitted_normalizers(corrector: Corrector) -> list[Normalizer]:
-    """Return the normaliser of a corrector, or those of a committee; none for a model that reads physical values."""
-    parts = [part for part in corrector.modules() if isinstance(part, Corrector)]
-    return [part.normalizer for part in parts if not claims(part.model).physical]

@@ -43,8 +43,8 @@ class FilterConv2d(Conv2d):
     contribution to all outputs, which the ranks sum. The layer chooses the way that sends fewer bytes.
     """
 
-    def __init__(self, domain: Domain, inputs: int, outputs: int, kernel: int = 3) -> None:
-        super().__init__(domain.merge(), inputs, outputs, kernel)
+    def __init__(self, domain: Domain, inputs: int, outputs: int) -> None:
+        super().__init__(domain.merge(), inputs, outputs)
         self.domain, self._own, self._inputs = domain, domain.own_channels(outputs), slice(0, inputs)
         ranks, (rows, columns) = domain.channel_axis.ranks if domain.channel_axis else 1, domain.shape
         cells, halo = rows * columns, self.window.exchange.plan.cells_of_all if self.window.exchange else 0
@@ -66,8 +66,8 @@ class FilterConv2d(Conv2d):
 class ChannelConv2d(Conv2d):
     """Convolution from (B, this rank's inputs, merged tile of the channel axis) to (B, outputs, tile)."""
 
-    def __init__(self, domain: Domain, inputs: int, outputs: int, kernel: int = 3) -> None:
-        super().__init__(domain.merge(), inputs, outputs, kernel)
+    def __init__(self, domain: Domain, inputs: int, outputs: int) -> None:
+        super().__init__(domain.merge(), inputs, outputs)
         self.domain, self._own = domain, domain.own_channels(inputs)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -124,7 +124,6 @@ class SpatialMixture(LossTermLayer):
         inputs: int,
         outputs: int,
         experts: int,
-        kernel: int = 3,
         gate: nn.Module | None = None,
         scale_by_gate: bool = False,
         routing: Routing | None = Routing(),
@@ -136,7 +135,7 @@ class SpatialMixture(LossTermLayer):
         check_integer("model.experts", experts, outputs + (routing is not None))
         self.outputs, self.scale_by_gate, self.routing = outputs, scale_by_gate, routing
         self.out = Domain.of(grid)
-        self.experts = Conv2d(grid, inputs, experts, kernel, beyond_zero=beyond_zero, parity=parity)
+        self.experts = Conv2d(grid, inputs, experts, beyond_zero=beyond_zero, parity=parity)
         self.experts.register_parameter("bias", None)
         nn.init.kaiming_uniform_(self.experts.weight, nonlinearity="relu")
         self.gate = LatentGate(grid, outputs, experts) if gate is None else gate
@@ -161,13 +160,7 @@ class SpatialBlend(nn.Module):
     """
 
     def __init__(
-        self,
-        grid: Grid | Domain,
-        inputs: int,
-        outputs: int,
-        experts: int,
-        gate: nn.Module,
-        parity: Sequence[int] = (),
+        self, grid: Grid | Domain, inputs: int, outputs: int, experts: int, gate: nn.Module, parity: Sequence[int] = ()
     ) -> None:
         super().__init__()
         self.out, self.gate = Domain.of(grid), gate

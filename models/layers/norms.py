@@ -108,24 +108,6 @@ def _blocks(x: Tensor) -> tuple[Tensor, ...]:
     return x.view(-1, x.shape[-1]).split(max(CACHED_NUMBERS * torch.get_num_threads() // x.shape[-1], 1))
 
 
-class GroupNorm(nn.GroupNorm):
-    """Group normalisation (Wu & He 2018, arXiv:1803.08494) of each sample over the whole globe."""
-
-    def __init__(self, grid: Grid | Domain, groups: int, channels: int) -> None:
-        super().__init__(groups, channels)
-        self.out = Domain.of(grid)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, C, H, W) to the same shape."""
-        if self.out.ranks == 1:
-            return super().forward(x)
-        H, W = self.out.shape
-        count = self.num_channels // self.num_groups * H * W
-        return _Normalized.apply(
-            x, self.weight, self.bias, self.eps, self.num_groups, False, float(count), self.out.sharers
-        )[0]
-
-
 class FieldNorm(nn.Module):
     """Layer normalisation (Ba et al. 2016, arXiv:1607.06450) of each sample over all channels and cells of the globe.
 
@@ -133,19 +115,19 @@ class FieldNorm(nn.Module):
     the parameters of the whole globe and uses those of its tile.
     """
 
-    def __init__(self, grid: Grid | Domain, channels: int, eps: float = 1e-5) -> None:
+    def __init__(self, grid: Grid | Domain, channels: int) -> None:
         super().__init__()
-        self.out, self.eps = Domain.of(grid), eps
+        self.out = Domain.of(grid)
         self.weight = nn.Parameter(torch.ones(channels, *self.out.shape))
         self.bias = nn.Parameter(torch.zeros(channels, *self.out.shape))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to the same shape."""
         if self.out.ranks == 1:
-            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias)
         C, cells = x.shape[1], self.out.shape[0] * self.out.shape[1]
         one = self.weight.new_ones(C)
-        y = _Normalized.apply(x, one, torch.zeros_like(one), self.eps, 1, False, float(C * cells), self.out.sharers)[0]
+        y = _Normalized.apply(x, one, torch.zeros_like(one), _EPSILON, 1, False, float(C * cells), self.out.sharers)[0]
         return y * self.out.cut(self.weight) + self.out.cut(self.bias)
 
 

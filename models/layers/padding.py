@@ -47,9 +47,8 @@ class HaloPad(nn.Module):
         super().__init__()
         self.domain = Domain.of(grid)
         self.exchange = Exchange(self.domain, (rows, columns), beyond_zero) if self.domain.ranks > 1 else None
-        row_sources(
-            self.domain.grid, np.array([rows[0][0], rows[-1][1] - 1])
-        )  # raises if a row lies beyond the opposite pole
+        # This raises if a row lies beyond the opposite pole.
+        row_sources(self.domain.grid, np.array([rows[0][0], rows[-1][1] - 1]))
         H, W = self.domain.shape
         self.sides = -rows[0][0], rows[-1][1] - H, -columns[0][0], columns[-1][1] - W
         self.beyond_zero = beyond_zero

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data_pipeline.grid import Grid
-from models.layers.convolution import input_intervals
 from models.layers.kernels.choice import usable
 from models.layers.padding import HaloPad
 from models.parallel.domain import Cuts, Domain
@@ -174,29 +173,19 @@ def _every_second(x: Tensor, shares: tuple[float, ...], padding: Sequence[int]) 
     return functional.conv2d(x, kernel, stride=2, padding=tuple(padding), groups=x.shape[1])
 
 
-class _Pool(nn.Module):
-    """Base of pooling over `kernel` x `kernel` fine cells around each coarse cell; if even, one more lies after it."""
+class MaxPool2d(nn.Module):
+    """The largest of the 2 x 2 fine cells at and after each coarse one."""
 
-    def __init__(self, grid: Grid | Domain, kernel: int = 2) -> None:
+    def __init__(self, grid: Grid | Domain) -> None:
         super().__init__()
-        domain, self.kernel = Domain.of(grid), kernel
+        domain = Domain.of(grid)
         self.out = domain.coarsen()
-        self.window = HaloPad(
-            domain, input_intervals(self.out.row_cuts, kernel, 2), input_intervals(self.out.column_cuts, kernel, 2)
+        rows, columns = (
+            tuple((2 * first, 2 * last) for first, last in pairwise(cuts))
+            for cuts in (self.out.row_cuts, self.out.column_cuts)
         )
-
-
-class MaxPool2d(_Pool):
-    """The largest of the fine cells around each coarse one."""
+        self.window = HaloPad(domain, rows, columns)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
-        return functional.max_pool2d(self.window(x), self.kernel, 2)
-
-
-class AvgPool2d(_Pool):
-    """The mean of the fine cells around each coarse one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
-        return functional.avg_pool2d(self.window(x), self.kernel, 2)
+        return functional.max_pool2d(self.window(x), 2)

@@ -19,27 +19,11 @@ forecast has a point mass at the analysis, between the probabilities a and b, th
 calibrated, however dry it is, and e = τ where forecast and analysis are certainly dry.
 
 **Guarantee.** After T verified forecasts of one target, lead time and region, the mean of e differs from τ by exactly
-|θ_T - θ_0| / (η T), whatever the analyses are, because the updates add up. Without ties, |θ_T - θ_0| is bounded: let B
-be the largest absolute value of the distance between τ's score and the score of the τ-quantile of the analyses in the
+|θ_T - θ_0| / (η T), whatever the analyses are, because the updates add up. `coverage_bound` bounds it without ties: let
+B be the largest absolute value of the distance between τ's score and the score of the τ-quantile of the analyses in the
 core, over the T forecasts; let a forecast be issued with the updates of all but the D forecasts before it (D grows with
-the lead time). Then the mean of e differs from τ by at most
-
-    (B + 2 η (D + 1)) / (η T)
-
-for the ends of the interval, and (B + η (D + 1)) / (η T) for the median. It holds for every sequence of analyses: no
-distribution, independence or stationarity is assumed. It holds for averages over time in the core of a region, not for
-a single day or cell. See `coverage_bound` for the proof. With ties, the exact value is known after the fact only. B is
-infinite where a forecast without spread misses the analysis, because no move of its levels changes it.
-
-**Bounds.** Values of the moved forecast lie within the physical bounds of the target. Between the last known quantile
-at a bound and the next one, values continue the line of the neighbouring piece until it meets the bound, so that a
-small move of the levels changes the probability of 0 mm only a little.
-
-**Regions** are latitude bands. Each has a core, where only its own scores count; in the belts between two cores the
-scores are blended linearly with latitude, so that fields have no jump. The guarantee is for the cores.
-
-**Ranks.** In every cell, the map from level to moved level never decreases. So quantiles do not cross, and members that
-take quantiles in the order of the raw members keep that order.
+the lead time). B is infinite where a forecast without spread misses the analysis, because no move of its levels changes
+it. docs/monitor.md says what the guarantee means to users, and what bounds, latitude bands and ranks are.
 """
 
 from __future__ import annotations
@@ -59,7 +43,6 @@ from data_pipeline.variables.parameters import Bounds
 from models.engines.engine import Prediction
 
 CONFORMAL_FORMAT = 1
-BANDS = ("south", "tropics", "north")
 CORE, BELT = (15.0, 25.0), 10.0
 """Degrees of latitude: the core of the tropics ends at `CORE[0]`, the others begin at `CORE[1]`, after a belt."""
 LAST_SCORE = 3.0
@@ -88,11 +71,6 @@ def interval_levels(interval: float) -> np.ndarray:
     [0.1, 0.5, 0.9]
     """
     return np.array([(1 - interval) / 2, 0.5, (1 + interval) / 2])
-
-
-def hazen_scores(M: int) -> np.ndarray:
-    """Return the normal scores of M members that are quantiles at (k - 1/2)/M."""
-    return normal_scores((np.arange(M) + 0.5) / M)
 
 
 def band_weights(latitudes: np.ndarray) -> dict[str, np.ndarray]:
@@ -138,6 +116,8 @@ def tracked_scores(interval: float, step: float, shares: np.ndarray) -> np.ndarr
 
 def coverage_bound(largest: float, step: float, delay: int, count: int, end: bool = True) -> float:
     """Return the bound of |mean of e - τ| after `count` forecasts; `largest` is B, `delay` is D of the module.
+
+    It is (B + 2 η (D + 1)) / (η T) for the ends of the interval, and (B + η (D + 1)) / (η T) for the median.
 
     Proof. θ_n - θ_0 = η Σ (τ - e), so the mean of e differs from τ by |θ_n - θ_0| / (η n).
 
@@ -332,7 +312,8 @@ class ConformalPrediction:
         """None: members are quantiles, also where the model itself forecasts members."""
         self._spread = np.asarray(inner.std(), float)
         if inner.members is not None and len(inner.members) > 1:
-            self._scores = hazen_scores(len(inner.members))
+            M = len(inner.members)
+            self._scores = normal_scores((np.arange(M) + 0.5) / M)  # of quantiles at the levels (k - 1/2)/M
             self._values = np.sort(np.asarray(inner.members, float), axis=0)
             if inner.unchanged is not None:  # there `inner` is the raw ensemble, not the model's members
                 kept = inner.quantiles(normal_levels(self._scores))

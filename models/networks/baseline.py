@@ -17,8 +17,7 @@ from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import GAMMA, Distribution, LocationScale
 from models.networks.climate_weights import RAW_WEIGHTS, LeftOutCase, fit_weights
-from models.networks.ensemble_climate import EnsembleClimate
-from models.networks.error_climate import ErrorClimate, error_size
+from models.networks.error_climate import EnsembleClimate, ErrorClimate, error_size
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 from models.statistical.cases import FitReport, Passes, lead_index

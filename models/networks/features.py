@@ -17,10 +17,10 @@ from models.statistical.predictors import annual_harmonics, spread
 class Features(nn.Module):
     """Features (B, F, H, W) of a normalised sample, in this order:
 
-    mean of each input; log spread of each input; static fields, which include the position; cosine and sine of the
-    season; expected error and its size for each target (`ErrorClimate`); a mask for each input that exists at sea only;
-    the lead time, if the task has several; and `cell_embedding` numbers of every cell, which are trained with the
-    network (Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1).
+    mean of each input but `Task.memberships`; log spread of each of them; static fields, which include the position;
+    cosine and sine of the season; expected error and its size for each target (`ErrorClimate`); a mask for each input
+    that exists at sea only; the lead time, if the task has several; and `cell_embedding` numbers of every cell, which
+    are trained with the network (Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1).
     """
 
     def __init__(self, task: Task, grid: Grid | Domain, cell_embedding: int = 0) -> None:
@@ -29,24 +29,27 @@ class Features(nn.Module):
         self.errors, self._domain, self._leads = ErrorClimate(task, grid), Domain.of(grid), task.lead_times
         # This follows from the variable's name, not from training data: shapes of a network depend on the task alone.
         self._at_sea = [k for k, channel in enumerate(task.channels) if channel.variable.sea_only]
+        self.inputs = len(task.channels) - len(task.memberships)
+        """Number of the first channels, whose mean and spread are features."""
         # The embedding starts at zero in all cells. The weights that read it are random, so it has a gradient as soon
         # as the last layer is not zero. A cell without truth keeps zero, close to the mean of all cells.
         self.embedding = nn.Parameter(torch.zeros(cell_embedding, *grid.shape)) if cell_embedding else None
-        even = len(task.channels) + len(task.static_names) + 2
+        even = self.inputs + len(task.static_names) + 2
         errors = (*(target.parity for target in task.targets), *[1] * len(task.targets))
         rest = len(self._at_sea) + (len(task.lead_times) > 1) + cell_embedding
-        self.parity = (*task.parity, *[1] * even, *errors, *[1] * rest)
+        self.parity = (*task.parity[: self.inputs], *[1] * even, *errors, *[1] * rest)
         """Parity of each map (`HaloPad`): mean and bias of a wind change sign across a pole, its spread does not."""
         self.count = len(self.parity)
-        first = 2 * len(task.channels) + len(task.static_names) + 2
+        first = 2 * self.inputs + len(task.static_names) + 2
         self._of_errors = slice(first, first + len(errors))
 
     def forward(self, sample: Sample) -> Tensor:
         """Return all features of a batch."""
         B, _, _, H, W = sample.ensemble.shape
-        log_spread = log_of_spread(spread(sample.ensemble)).masked_fill(~sample.mask, 0)
+        ensemble, mask = sample.ensemble[:, :, : self.inputs], sample.mask[:, : self.inputs]
+        log_spread = log_of_spread(spread(ensemble)).masked_fill(~mask, 0)
         when = annual_harmonics(sample.init_time, sample.lead_time).to(log_spread)[:, :, None, None].expand(B, -1, H, W)
-        maps = [sample.ensemble.mean(1), log_spread, sample.static, when, self.errors(sample)]
+        maps = [ensemble.mean(1), log_spread, sample.static, when, self.errors(sample)]
         if self._at_sea:
             # A list as an index would be copied to the device, and the host would wait for it.
             maps.append(torch.stack([sample.mask[:, k] for k in self._at_sea], 1).to(log_spread))

@@ -13,16 +13,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import (
-    FAMILIES,
-    GAMMA,
-    Bernstein,
-    CensoredShiftedGamma,
-    Distribution,
-    LocationScale,
-    Normal,
-    by_target,
-)
+from models.distribution import FAMILIES, GAMMA, Bernstein, CensoredShiftedGamma, Distribution, LocationScale, by_target
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2PI
 from models.networks.baseline import Baseline, BaselineOption, make_baseline
@@ -122,13 +113,6 @@ class LocationScaleHead(Head):
         return by_target(self._families, of_family)
 
 
-class GaussianHead(LocationScaleHead):
-    """μ = m + s o₀, σ = s exp(o₁) (ENS-10, Ashkboos et al. 2022)."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task, [Normal] * len(task.targets))
-
-
 class GammaHead(Head):
     """A gamma distribution whose support starts at l - δ, δ = s exp(o₂), censored at the targets' lower bound l.
 
@@ -221,19 +205,14 @@ def normal_coefficients(degree: int) -> list[float]:
     """
     # On the CPU also where the model is built on the device `meta`, because the coefficients are computed.
     with torch.device("cpu"):
-        return _normal_coefficients(degree)
-
-
-def _normal_coefficients(degree: int) -> list[float]:
-    z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
-    density, below = torch.exp(-z * z / 2) / SQRT_2PI * (z[1] - z[0]), torch.special.ndtr(z)
-    powers = [math.comb(degree, k) * below**k * (1 - below) ** (degree - k) for k in range(degree + 1)]
-    basis = torch.stack(powers)
-    coefficients = torch.zeros(degree + 1, dtype=torch.float64)
-    for _ in range(10):
-        coefficients = coefficients + (degree + 1) * (basis * density * (z - coefficients @ basis)).sum(1)
-    coefficients = (coefficients - coefficients.flip(0)) / 2
-    return (coefficients / Bernstein(coefficients).std).tolist()
+        z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+        density, below = torch.exp(-z * z / 2) / SQRT_2PI * (z[1] - z[0]), torch.special.ndtr(z)
+        powers = [math.comb(degree, k) * below**k * (1 - below) ** (degree - k) for k in range(degree + 1)]
+        basis, coefficients = torch.stack(powers), torch.zeros(degree + 1, dtype=torch.float64)
+        for _ in range(10):
+            coefficients = coefficients + (degree + 1) * (basis * density * (z - coefficients @ basis)).sum(1)
+        coefficients = (coefficients - coefficients.flip(0)) / 2
+        return (coefficients / Bernstein(coefficients).std).tolist()
 
 
 def bounded_exp(output: Tensor) -> Tensor:

@@ -44,12 +44,11 @@ class Transformer(nn.Module):
     members that are too close together.
 
     Members have `width` channels at the finest resolution, the shared maps twice as many. The resolution is halved
-    `depth` times. With `attention_window` > 0, cells attend as well: at the coarsest resolution, in windows of so many
-    rows and columns. Attention heads have `width` channels. `mixture`, `cell_embedding`, `stem_width` and `cell_width`
+    `depth` times. Attention heads have `width` channels. `mixture`, `cell_embedding`, `stem_width` and `cell_width`
     are options of `UNet`, for the shared maps. With `head: members` the path of single cells moves all members alike.
     """
 
-    any_grid = tiles = True
+    any_grid = tiles = reads_memberships = True
 
     def __init__(
         self,
@@ -60,7 +59,6 @@ class Transformer(nn.Module):
         member_attention: bool = True,
         width: int = 8,
         depth: int = 2,
-        attention_window: int = 0,
         cell_embedding: int = 0,
         dropout: float = 0.1,
         mixture: dict[str, Any] | None = None,
@@ -81,8 +79,8 @@ class Transformer(nn.Module):
         learnt = cell_embedding if cell_width else 0
         self.features = Features(task, grid, learnt)
         # Without attention, drop mean and log spread of the inputs, the first features.
-        inputs = len(task.channels)
-        seen = self.features.parity[0 if member_attention else 2 * inputs :]
+        inputs, self._moments = len(task.channels), 2 * self.features.inputs
+        seen = self.features.parity[0 if member_attention else self._moments :]
         # The convolutions do not read the cell embedding.
         parity = seen[: len(seen) - learnt]
         self.stem = make_stem(len(parity), stem_width)
@@ -94,7 +92,6 @@ class Transformer(nn.Module):
         self.cell = nn.Sequential(*hidden_layers(grid, len(seen), cell_width, 2)) if cell_width else None
         options |= {
             "member_attention": member_attention,
-            "attention_window": attention_window,
             "parity": (*task.parity, *[1] * 2 * width),
             "shared": 2 * width,
         }
@@ -149,8 +146,11 @@ class Transformer(nn.Module):
         x = sample.ensemble
         if self._attention:
             s = torch.sqrt(spread(x).square() + SMALLEST_SPREAD**2)
-            return (x - x.mean(1, keepdim=True)) / s[:, None], features
-        return x, features[:, 2 * x.shape[2] :]
+            own = (x - x.mean(1, keepdim=True)) / s[:, None]
+            if (last := self.features.inputs) < x.shape[2]:  # who belongs to a group, for any share of the group
+                own = torch.cat([own[:, :, :last], x[:, :, last:]], dim=2)
+            return own, features
+        return x, features[:, self._moments :]
 
     def _start(self, sample: Sample, errors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the members (B, M, T, H, W) that the network corrects, and the unit (B, T, H, W) of corrections.

@@ -13,11 +13,10 @@ from torch.nn import functional
 from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
 from models.layers import row_blocks
-from models.layers.attention import MemberAttention, ResidualWindowAttention
+from models.layers.attention import MemberAttention
 from models.layers.channel_axis import ChannelConv2d, DividedChannelNorm, DividedDropout, FilterConv2d
-from models.layers.convolution import Conv2d
+from models.layers.convolution import Conv2d, MemberConv2d, add_to_members
 from models.layers.dropout import Dropout
-from models.layers.member_convolution import MemberConv2d, add_to_members
 from models.layers.mixture import Mixing
 from models.layers.norms import ChannelNorm
 from models.layers.resolution import Downsample, Upsample
@@ -139,8 +138,7 @@ class Trunk(nn.Module):
     the finest level are mixtures of experts.
 
     Rows of a batch may be members of forecasts. With `member_attention`, the members of a forecast attend to one
-    another at every level of the encoder. With `attention_window` > 0, cells attend to one another at the coarsest
-    level, in windows of so many rows and columns. `parity` is the parity of the inputs (`HaloPad`). The last `shared`
+    another at every level of the encoder. `parity` is the parity of the inputs (`HaloPad`). The last `shared`
     inputs are maps that all members of a forecast share. `recompute` is an option of `ResidualBlock`.
     """
 
@@ -153,7 +151,6 @@ class Trunk(nn.Module):
         dropout: float,
         mixture: dict[str, Any] | None,
         member_attention: bool = False,
-        attention_window: int = 0,
         parity: Sequence[int] = (),
         shared: int = 0,
         recompute: bool = False,
@@ -161,7 +158,6 @@ class Trunk(nn.Module):
         super().__init__()
         check_integer("model.width", width, 1)
         check_integer("model.depth", depth, 0)
-        check_integer("model.attention_window", attention_window, 0)
         check_between("model.dropout", dropout, 0, 1)
         grids = [Domain.of(grid)]
         for _ in range(depth):
@@ -187,13 +183,6 @@ class Trunk(nn.Module):
             for level, (g, before, w) in enumerate(zip(grids, [inputs, *widths], widths, strict=False))
         )
         self.attention = nn.ModuleList(MemberAttention(w, w // width) for w in widths if member_attention)
-        self.windows = nn.Sequential(
-            *(
-                ResidualWindowAttention(grids[-1], widths[-1], 2**depth, attention_window, shift)
-                for shift in (False, True)
-                if attention_window
-            )
-        )
         self.decoder = nn.ModuleList(
             ResidualBlock(g, fine + coarse, fine, dropout, convolution, wide=level > 0, recompute=recompute)
             for level, (g, fine, coarse, convolution) in enumerate(
@@ -213,7 +202,6 @@ class Trunk(nn.Module):
         for level, block in enumerate(self.encoder):
             x = block(x, None, None, self.down[level - 1]) if level else block(x, shared)
             levels.append(x := self.attention[level](x, M) if self.attention else x)
-        x = self.windows(x)
         for level in reversed(range(len(self.decoder))):
             x = self.decoder[level](x, None, levels[level], self.up[level])
         return x

@@ -55,8 +55,12 @@ class TrainingSummaries:
 
 
 def envelope_of(task: Task, rows: np.ndarray, init_time: np.ndarray, lead_time: np.ndarray, members: int) -> Envelope:
-    """Return the envelope from the summaries (N, C, 6) of N forecasts of `task`, on the whole grid."""
-    return Envelope.of([str(channel) for channel in task.channels], rows, init_time, lead_time, members)
+    """Return the envelope from the summaries (N, C, 6) of N forecasts of `task`, on the whole grid.
+
+    It has no channel that says which members belong to a group: `check_groups` compares their shares.
+    """
+    names = [str(channel) for channel in task.channels[: len(task.channels) - len(task.memberships)]]
+    return Envelope.of(names, rows[:, : len(names)], init_time, lead_time, members)
 
 
 BEYOND_ALL = 1e300

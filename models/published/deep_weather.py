@@ -104,7 +104,7 @@ class ParallelKernels(nn.Module):
     def __init__(self, grid: Grid | Domain, inputs: int, each: int) -> None:
         super().__init__()
         domain = Domain.of(grid)
-        rows, columns = (input_intervals(cuts, KERNELS[-1], 1) for cuts in (domain.row_cuts, domain.column_cuts))
+        rows, columns = (input_intervals(cuts, KERNELS[-1]) for cuts in (domain.row_cuts, domain.column_cuts))
         self.window = HaloPad(domain, rows, columns)
         self.wide = nn.ModuleList(nn.Conv2d(inputs, each, kernel, bias=False) for kernel in KERNELS)
         self.bias, self.norm = nn.Parameter(torch.zeros(3 * each)), BatchNorm2d(grid, 3 * each)

@@ -17,7 +17,7 @@ from models.layers.convolution import Conv2d
 from models.layers.norms import BatchNorm2d
 from models.layers.resolution import BilinearUpsample, MaxPool2d
 from models.networks.error_climate import log_of_spread
-from models.networks.head import GaussianHead
+from models.networks.head import LocationScaleHead
 from models.parallel.domain import Domain
 from models.statistical.predictors import spread
 
@@ -99,7 +99,7 @@ class ENS10UNet(nn.Module):
         middle = fine.coarsen()
         coarse = middle.coarsen()
         grids = fine, middle, coarse
-        self.head = GaussianHead(task)
+        self.head = LocationScaleHead(task, [Normal] * len(task.targets))
         a, b, c = WIDTHS
         parity = [sign for own in task.parity for sign in (own, 1)]  # mean and log spread in turn
         self.encoder = nn.ModuleList(

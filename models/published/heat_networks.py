@@ -61,8 +61,7 @@ class Mixture(OneStepModel):
         check_boolean("model.scale_by_gate", scale_by_gate)
         rules = None if routing is None else construct("model.routing", Routing, routing)
         super().__init__(
-            task,
-            SpatialMixture(grid, 1, 1, experts, scale_by_gate=scale_by_gate, routing=rules, beyond_zero=True),
+            task, SpatialMixture(grid, 1, 1, experts, scale_by_gate=scale_by_gate, routing=rules, beyond_zero=True)
         )
 
     @property
@@ -144,9 +143,8 @@ class Kernels(nn.Module):
     def __init__(self, grid: Grid | Domain) -> None:
         super().__init__()
         self.out = domain = Domain.of(grid)
-        self.window = HaloPad(
-            domain, input_intervals(domain.row_cuts, 3, 1), input_intervals(domain.column_cuts, 3, 1), beyond_zero=True
-        )
+        rows, columns = (input_intervals(cuts, 3) for cuts in (domain.row_cuts, domain.column_cuts))
+        self.window = HaloPad(domain, rows, columns, beyond_zero=True)
         self.weight = nn.Parameter(torch.empty(3, 3, *domain.shape).uniform_(-1, 1) * (6 / 9) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class PoET(nn.Module):
       ensemble, as in all networks here. The original's output is the member.
     """
 
-    tiles = True
+    tiles = reads_memberships = True
 
     def __init__(
         self,

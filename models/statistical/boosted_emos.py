@@ -91,8 +91,7 @@ class BoostedEMOS(CellModel):
         mu, log_sigma = torch.stack(eta, dim=1)
         lower = None if self.lower is None else self._domain.cut(self.lower)
         return by_target(
-            [boosting.regression for boosting in self.boostings],
-            lambda form: form.distribution(mu, log_sigma, lower),
+            [boosting.regression for boosting in self.boostings], lambda form: form.distribution(mu, log_sigma, lower)
         )
 
     @torch.no_grad()

@@ -43,14 +43,12 @@ class FitReport:
 
     notes: list[str] = field(default_factory=list)
     """Sentences for the user."""
-    unfitted: int = 0
-    """Number of regressions (one for each lead time, target and cell with training cases) without a fit."""
     regressions: int = 0
-    """Number of all regressions; 0 for a model without regressions."""
+    """Number of all regressions, one for each lead time, target and cell with training cases."""
     penalised: Counter[str] = field(default_factory=Counter)
     """Number of regressions of each target with a penalised fit (`Regression.fit`)."""
-    unfitted_of: Counter[str] = field(default_factory=Counter)
-    """`unfitted` of each target."""
+    unfitted: Counter[str] = field(default_factory=Counter)
+    """Number of regressions of each target without a fit."""
     choices: list[dict[str, Any]] = field(default_factory=list)
     """What an average chose: `forecast` (target and lead time), `crps` of all that was tried, `chosen`."""
 
@@ -67,8 +65,8 @@ class FitReport:
                 f"{name} cannot be fitted in any cell at lead time {lead} h: a cell needs {needed} training cases "
                 "whose truth varies; add training years"
             )
-        self.unfitted, self.regressions = self.unfitted + unfitted, self.regressions + regressions
-        self.unfitted_of[target] += unfitted
+        self.regressions += regressions
+        self.unfitted[target] += unfitted
         self.penalised[target] += int(penalised.sum())
 
 
@@ -82,10 +80,10 @@ def count_unfitted(reports: Iterable[FitReport]) -> dict[str, Any]:
         return {}
     targets, penalised = Counter[str](), Counter[str]()
     for report in reports:
-        targets += report.unfitted_of  # an addition of counters leaves out zeros
+        targets += report.unfitted  # an addition of counters leaves out zeros
         penalised += report.penalised
     further = {name: dict(counts) for name, counts in (("targets", targets), ("penalised", penalised)) if counts}
-    return {"cells": sum(report.unfitted for report in reports), "of": of} | further
+    return {"cells": targets.total(), "of": of} | further
 
 
 def add_unfitted(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.checks import check_choice, check_integer
-from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
@@ -57,8 +56,7 @@ class Climatology(CellModel):
         quantiles: int = 25,
         window_days: int | None = 30,
     ) -> None:
-        if type(harmonics) is not int or not 0 <= harmonics <= 6:
-            raise InputError(f"climatology: harmonics must be a whole number from 0 to 6, got {harmonics}")
+        check_integer("model.harmonics", harmonics, 0, 6)
         check_choice("model.distribution", distribution, DISTRIBUTIONS)
         check_integer("model.quantiles", quantiles, 2)
         if window_days is not None:

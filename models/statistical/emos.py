@@ -28,13 +28,7 @@ from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, covers_year, lead_index, of_one_season, shared_fit_cells, shared_fit_note
 from models.statistical.cell_model import CellModel, LeadCases, LowerOption, regressions
 from models.statistical.crossfit import fold_index
-from models.statistical.emos_regression import (
-    EMOSCases,
-    SharedPrior,
-    coefficient_names,
-    predict_emos,
-    raw_coefficients,
-)
+from models.statistical.emos_regression import EMOSCases, SharedPrior, coefficient_names, predict_emos, raw_coefficients
 from models.statistical.emos_sharing import Sharing, estimate_sharing, fit_shared, sharing_note, thin
 from models.statistical.predictors import YEAR, annual_harmonics, day_of_year
 from models.statistical.regression import Fit, Regression
@@ -57,8 +51,7 @@ class EMOS(CellModel):
     most. There are two windows in every `window_days`; between their centres coefficients are interpolated. A window of
     30 days thus needs 24 times as many coefficients as the whole year. A window with few cases
     is drawn to the coefficients of the whole year; with `shared` true or false, it gets them if it has fewer than two
-    cases per coefficient. `EMOSCases.fit_trailing` trains on the latest days instead, for
-    forecasts that are verified day by day; a corrector does not, because it is one file made from past years.
+    cases per coefficient.
 
     If the task has means of groups of members (`Task.groups`), each of them has a coefficient of its own, for its
     departure from the mean of all members. The spread is that of all members.
@@ -121,8 +114,7 @@ class EMOS(CellModel):
         coefficients = coefficients.movedim(1, 0)
         lower = None if self.lower is None else self._domain.cut(self.lower)
         return by_target(
-            self.regressions,
-            lambda form: predict_emos(form, coefficients[: self.size(form)], mean, std, terms, lower),
+            self.regressions, lambda form: predict_emos(form, coefficients[: self.size(form)], mean, std, terms, lower)
         )
 
     def size(self, regression: Regression) -> int:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data_pipeline.common.checks import check_integer
 from models.distribution import Distribution
 from models.statistical.regression import NEGLIGIBLE_ERROR, Fit, Prior, Regression, cell_blocks
 
@@ -102,7 +101,7 @@ class EMOSCases:
 
     >>> mean = torch.arange(40.0)[:, None]
     >>> truth = mean + torch.tensor([1.0, -1.0]).repeat(20)[:, None]
-    >>> EMOSCases(mean, torch.ones(40, 1), truth).fit_cells(Regression()).shape
+    >>> EMOSCases(mean, torch.ones(40, 1), truth).fit(Regression()).coefficients.shape
     torch.Size([4, 1])
     """
 
@@ -123,35 +122,6 @@ class EMOSCases:
     one_season: bool = False
     """True: the coefficient b of the ensemble mean is that of the prior, because the cases are of one season. Forecasts
     of another season are far from the mean of the cases, so that a b that is wrong by 0.1 costs more than a degree."""
-
-    def fit_cells(self, regression: Regression) -> Tensor:
-        """Return the coefficients (P, K) of each cell."""
-        return self.fit(regression).coefficients
-
-    def fit_shared(self, regression: Regression) -> Tensor:
-        """Return the coefficients (P, 1) of one regression on the cases of all cells."""
-        return self.fit(regression, shared=True).coefficients
-
-    def fit_trailing(self, regression: Regression, length: int, *, delay: int = 1) -> Tensor:
-        """Return coefficients (P, N, K) for each of N successive cases, fitted to `length` cases before it.
-
-        The last of these cases is `delay` cases before the predicted one, because later truths are not yet known. This
-        is the training of Gneiting et al. 2005, which follows changes of the forecast model. Coefficients of the first
-        cases, which have too few before them, are NaN. There are no harmonics of the year.
-        """
-        check_integer("length", length, 1)
-        check_integer("delay", delay, 1)
-        first = length + delay - 1
-        count = len(self.truth) - first
-        names = coefficient_names(regression, seasonal=False, groups=len(self.departures))
-        found = torch.full((len(names), *self.truth.shape), torch.nan, dtype=torch.float64)
-        if count > 0:
-            # Each window is a cell of one large fit.
-            windows = self._changed(lambda values: values.unfold(0, length, 1)[:count].flatten(0, 1).T)
-            lower = None if self.lower is None else self.lower.repeat(count)
-            windows = replace(windows, harmonics=(), lower=lower, weight=None, one_season=False)
-            found[:, first:] = windows.fit_cells(regression).unflatten(1, (count, -1))
-        return found
 
     @property
     def terms(self) -> list[Tensor]:

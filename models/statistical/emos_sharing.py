@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -98,17 +99,12 @@ def estimate_sharing(
         kept = [replace(one.kept, one_season=False) for one in data]
         return [_shared(regression, kept, centres[0], weight, start[0], count)] * len(data)
 
-    def of_leads(centres: Tables, weight: float, start: Tables) -> Tables:
-        parts = zip(data, centres, start, strict=True)
-        return [_shared(regression, [one.kept], centre, weight, begin, count) for one, centre, begin in parts]
+    def of_each(fit: Callable[..., Tensor]) -> Callable[[Tables, float, Tables], Tables]:
+        def of_parts(centres: Tables, weight: float, start: Tables) -> Tables:
+            parts = zip(data, centres, start, strict=True)
+            return [fit(one.kept, centre, weight, begin, count) for one, centre, begin in parts]
 
-    def of_cells(centres: Tables, weight: float, start: Tables) -> Tables:
-        parts = zip(data, centres, start, strict=True)
-        return [_of_cells(regression, one.kept, centre, weight, begin, count)[1] for one, centre, begin in parts]
-
-    def of_windows(centres: Tables, weight: float, start: Tables) -> Tables:
-        parts = zip(data, centres, start, strict=True)
-        return [_drawn(regression, one.kept, centre, weight, begin, count) for one, centre, begin in parts]
+        return of_parts
 
     found = [_raw(regression, [one.kept for one in data], count)] * len(data)
     raw, found = _choose(regression, data, found, of_all, always=leads[0].one_season)
@@ -116,13 +112,13 @@ def estimate_sharing(
     if leads[0].one_season and leads[0].truth.shape[1] >= SAMPLE_CELLS[0]:
         slope, found = _choose(regression, data, found, of_slope, always=True)
     if len(leads) > 1:
-        own, found = _choose(regression, data, found, of_leads)
+        own, found = _choose(regression, data, found, of_each(lambda kept, *rest: _shared(regression, [kept], *rest)))
     if leads[0].truth.shape[1] > 1:
-        cells, found = _choose(regression, data, found, of_cells)
+        cells, found = _choose(regression, data, found, of_each(lambda *kept: _of_cells(regression, *kept)[1]))
     if any(windows):
         parts = [(lead, chosen) for lead, own_windows in enumerate(windows) for chosen in own_windows]
         data = [_HeldOut.of(leads[lead].select(chosen), folds[lead][chosen], count) for lead, chosen in parts]
-        year, _ = _choose(regression, data, [found[lead] for lead, _ in parts], of_windows)
+        year, _ = _choose(regression, data, [found[lead] for lead, _ in parts], of_each(partial(_drawn, regression)))
     return Sharing(raw, slope, own, cells, year)
 
 

@@ -27,7 +27,9 @@ def annual_harmonics(init_time: Tensor, lead_time: Tensor, harmonics: int = 1) -
     >>> annual_harmonics(torch.tensor([0]), torch.tensor([0]), harmonics=2)
     tensor([[1., 0., 1., 0.]])
     """
-    return day_harmonics(day_of_year(init_time, lead_time), harmonics)
+    phase = (2 * math.pi / YEAR) * (day_of_year(init_time, lead_time).to(torch.get_default_dtype()) - 1)
+    angle = phase[..., None] * torch.arange(1, harmonics + 1, device=phase.device)
+    return torch.stack([angle.cos(), angle.sin()], dim=-1).flatten(-2)
 
 
 def day_of_year(init_time: Tensor, lead_time: Tensor) -> Tensor:
@@ -41,13 +43,6 @@ def day_of_year(init_time: Tensor, lead_time: Tensor) -> Tensor:
     day = (days + EPOCH).remainder(FOUR_YEARS)
     year = day.div(365, rounding_mode="floor").clamp(max=3)
     return day - 365 * year + 1
-
-
-def day_harmonics(day: Tensor, harmonics: int = 1) -> Tensor:
-    """Return cos kφ and sin kφ for φ = 2π(day - 1)/365.25 and k = 1..harmonics, (B,) to (B, 2·harmonics)."""
-    phase = (2 * math.pi / YEAR) * (day.to(torch.get_default_dtype()) - 1)
-    angle = phase[..., None] * torch.arange(1, harmonics + 1, device=day.device)
-    return torch.stack([angle.cos(), angle.sin()], dim=-1).flatten(-2)
 
 
 def spread(ensemble: Tensor) -> Tensor:

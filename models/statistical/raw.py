@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
@@ -22,8 +22,8 @@ class Raw(nn.Module):
 
     def forward(self, sample: Sample) -> Ensemble:
         """Return the empirical distribution of the members, (B, T, H, W); NaN where a member is missing."""
-        return Ensemble(self._members(sample))
-
-    def _members(self, sample: Sample) -> Tensor:
-        members = select_channels(sample.ensemble, self._targets, 2)
-        return members.masked_fill(~select_channels(sample.mask, self._targets, 1)[:, None], float("nan")).movedim(1, 0)
+        members, mask = (
+            select_channels(sample.ensemble, self._targets, 2),
+            select_channels(sample.mask, self._targets, 1),
+        )
+        return Ensemble(members.masked_fill(~mask[:, None], float("nan")).movedim(1, 0))

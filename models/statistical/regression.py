@@ -98,11 +98,7 @@ class Regression:
             )
 
     def predict(
-        self,
-        coefficients: Tensor,
-        location: Sequence[Tensor],
-        scale: Sequence[Tensor],
-        lower: Tensor | None = None,
+        self, coefficients: Tensor, location: Sequence[Tensor], scale: Sequence[Tensor], lower: Tensor | None = None
     ) -> Distribution:
         """Return the distribution (*S) for coefficients (P, *S): β, γ and perhaps log δ, and predictors (*S)."""
         mu, second = self.numbers(coefficients, location, scale)
@@ -164,7 +160,7 @@ class Regression:
             )
             if prior is not None:
                 minimum = self._minimise(cases, prior.at(cells, len(truth)))
-                found = cases.undo_centring(minimum.parameters).T
+                found = cases.centring(minimum.parameters, -1).T
                 good = found.isfinite().all(0)
                 coefficients[:, cells[good]] = found[:, good]
                 return Fit(coefficients, penalised)
@@ -179,7 +175,7 @@ class Regression:
                 weak[rows] = good & (weak_prior is not None)
                 if not len(rows := rows[~good]):
                     break
-        coefficients[:, cells], penalised[cells] = cases.undo_centring(found).T, weak
+        coefficients[:, cells], penalised[cells] = cases.centring(found, -1).T, weak
         return Fit(coefficients, penalised)
 
     def distribution(
@@ -462,15 +458,8 @@ class _Cases:
                 lower,
             )
 
-    def undo_centring(self, theta: Tensor) -> Tensor:
-        """Return the coefficients (K, P) for the original predictors from those for the centred ones."""
-        return self._shift(theta, -1)
-
-    def centring(self, theta: Tensor) -> Tensor:
-        """Return the coefficients (K, P) for the centred predictors from those for the original ones."""
-        return self._shift(theta, 1)
-
-    def _shift(self, theta: Tensor, sign: int) -> Tensor:
+    def centring(self, theta: Tensor, sign: int = 1) -> Tensor:
+        """Return the coefficients (K, P) for the centred predictors from those for the original ones; -1: back."""
         p, q, theta = len(self.location), len(self.scale), theta.clone()
         theta[:, 0] += sign * (theta[:, :p] * self._x_mean).sum(1)
         theta[:, p] += sign * (theta[:, p : p + q] * self._z_mean).sum(1)

@@ -6,15 +6,7 @@ import ast
 
 from deepweather import NAMES
 
-from docs_site.python_names import (
-    as_markdown,
-    definition,
-    entry,
-    module_file,
-    parse,
-    public_names,
-    resolve,
-)
+from docs_site.python_names import as_markdown, definition, entry, module_file, parse, public_names, resolve
 
 SECTIONS = {
     "data": (

@@ -77,11 +77,12 @@ def test_the_default_is_one_thread_per_processor():
 
 
 def test_the_job_script_has_the_options(tmp_path):
-    script = Slurm(
+    slurm = Slurm(
         partition="gpu", account="meteo", cores=4, memory="7GiB", walltime="00:30:00",
         directives=["--constraint=mc"], prologue=["module load eccodes"], logs=f"{tmp_path}/logs",
-    ).job_script()  # fmt: skip
-    lines = script.splitlines()
+    )  # fmt: skip
+    with slurm._cluster() as cluster:
+        lines = cluster.job_script().splitlines()
     for wanted in (
         "#SBATCH -p gpu", "#SBATCH -A meteo", "#SBATCH --cpus-per-task=4", "#SBATCH --mem=7G", "#SBATCH -t 00:30:00",
         "#SBATCH --constraint=mc", "module load eccodes", f"#SBATCH -o {tmp_path}/logs/dask-worker-%J.out",

@@ -17,6 +17,7 @@ GROUPS = {"control": 0, "one system": 1, "another": 4}
 """The members 0, 1 to 3, and 4 to 6."""
 TASK = Task("groups", ["msl", "2t"], ["2t"], [24, 48], groups=GROUPS)
 MEANS = ["group_mean(2t, 0, 0)", "group_mean(2t, 1, 3)", "group_spread(2t, 1, 3)", "group_spread(2t, 4)"]
+BELONGS = {"in_group(2t, 0, 0)": [1, 0, 0, 0, 0, 0, 0], "in_group(2t, 1, 3)": [0, 1, 1, 1, 0, 0, 0]}
 
 
 def datasets():
@@ -31,18 +32,19 @@ def samples(forecasts, analyses, task=TASK):
     return ForecastDataset(ArraySource(forecasts, analyses), task, [2020])
 
 
-def test_channels_are_mean_and_spread_of_the_members_of_each_group():
+def test_channels_are_mean_and_spread_of_each_group_and_who_belongs_to_it():
     forecasts, analyses = datasets()
     data = samples(forecasts, analyses)
-    assert [str(channel) for channel in data.task.channels] == ["msl", "2t", *MEANS]
-    assert {meaning.units for meaning in data.meanings[1:]} == {"K"}
+    assert [str(channel) for channel in data.task.channels] == ["msl", "2t", *MEANS, *BELONGS]
+    assert [meaning.units for meaning in data.meanings[1:]] == ["K"] * 5 + ["1"] * 2
     for k, sample in enumerate(data):
         own = forecasts["2t"][k // 2, k % 2].values.astype("f8")
         parts = [own[:1], own[1:4], own[4:]]
         wanted = [parts[0][0], np.mean(parts[1], 0), *(np.std(part, 0, ddof=1) for part in parts[1:])]
         assert sample.ensemble.shape[0] == COUNT
-        for member in sample.ensemble[:, 2:]:
+        for member in sample.ensemble[:, 2:6]:
             np.testing.assert_allclose(member, wanted, rtol=1e-6)
+        assert (sample.ensemble[:, 6:].numpy() == np.transpose([*BELONGS.values()])[..., None, None]).all()
 
 
 def test_the_order_of_members_within_a_group_does_not_matter_and_groups_do():
@@ -59,7 +61,7 @@ def test_a_missing_member_makes_its_group_missing(tmp_path):
     data = ForecastDataset(archive, task, [2020])
     assert [one.channels for one in data.ledger.omissions] == [("2t",)]
     assert [[bool(channel.any()) for channel in sample.mask] for sample in data] == [
-        [True] * 3, [False, True, False], *[[True] * 3] * 4
+        [True] * 4, [False, True, False, True], *[[True] * 4] * 4
     ]  # fmt: skip
     assert len(NUMBERS) == 3
 

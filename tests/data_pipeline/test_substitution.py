@@ -293,7 +293,7 @@ CHOICES = {
     "inputs": FEW, "targets": FEW, "lead_times": (24, 48), "analysis": FEW,
     "other_leads": [name + at for name, at in product(FEW, ("-24h", "+0h", "+48h"))],
     "formulas": ["change(2t, 24)", "change(msl, 24)", "group_mean(2t, 0, 0)", "group_spread(msl, 1)",
-                 "lagged_mean(2t, 24)"],
+                 "in_group(2t, 1)", "lagged_mean(2t, 24)"],
 }  # fmt: skip
 
 

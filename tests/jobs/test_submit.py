@@ -156,7 +156,7 @@ def test_the_options_of_the_class_the_file_and_the_page_have_the_same_defaults()
 def test_a_wrong_site_file_is_one_sentence(text, sentence, tmp_path):
     (tmp_path / "site.yaml").write_text(text)
     with pytest.raises(InputError, match=re.escape(f"site file {tmp_path}/site.yaml{sentence}")):
-        read_job_options({}, str(tmp_path / "site.yaml"), "prepare", {}, VERBS)
+        read_job_options({}, {"site": str(tmp_path / "site.yaml")}, (), "prepare")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from data_pipeline.grids.points import Points
 from data_pipeline.sample import Sample
 from data_pipeline.samples.pseudo_members import pseudo_members
 from data_pipeline.task import Task
+from models.construct import model_class
 from models.corrector import Corrector, build_model, needed_task, reads_moments
 from models.distribution import Ensemble
 from models.laws import with_laws
@@ -62,23 +63,23 @@ def name(request):
 
 
 @functools.cache
-def fit_corrector(name, toy, grid, count):
+def fit_corrector(name, toy, grid, count, task=TASK):
     """A corrector fitted to `count` samples."""
     torch.manual_seed(1)
-    task = needed_task(SPECS[name], TASK)
+    task = needed_task(SPECS[name], task)
     data = toy(task, grid, count)
     made = Corrector(task, grid, SPECS[name], data.static)
     made.fit(data)
     return made.eval()
 
 
-def corrector(name, toy, grid=GRID, count=80, awake=True):
+def corrector(name, toy, grid=GRID, count=80, awake=True, task=TASK):
     """A fitted corrector; with `awake`, weights that start at zero are random, so that every layer has an effect."""
-    made = copy.deepcopy(fit_corrector(name, toy, grid, count))
+    made = copy.deepcopy(fit_corrector(name, toy, grid, count, task))
     if awake:
         torch.manual_seed(1)
         randomize_zero_weights(made.model)
-    return made.bind(TASK)
+    return made.bind(task)
 
 
 def randomize_zero_weights(model):
@@ -109,6 +110,20 @@ def test_any_number_of_members_in_any_order(name, toy):
         torch.testing.assert_close(numbers(model(others)), found, rtol=1e-4, atol=1e-4)
         all_of_them = numbers(model(sample._replace(ensemble=sample.ensemble.flip(1))))
         assert torch.allclose(all_of_them, found, rtol=1e-4, atol=1e-4) == (not claimed(name).first_member)
+
+
+def test_networks_of_members_know_to_which_group_each_of_them_belongs(name, toy):
+    """Their forecast is another one if other members count as the control; other models do not read who it is."""
+    task = needed_task(SPECS[name], Task(**TASK.to_json(), groups={"control": 0, "perturbed": 1}))
+    named = [k for k, channel in enumerate(task.channels) if str(channel) == "in_group(2t, 0, 0)"]
+    assert len(named) == claims(model_class(SPECS[name]["_target_"])).reads_memberships
+    for k in named:
+        made, sample = corrector(name, toy, GRID, 24, task=task), next(batches(toy(task, GRID, 4), 4))
+        others = sample.ensemble.clone()
+        others[:, :, k] = others[:, :, k].roll(1, 1)
+        with torch.no_grad():
+            found, other = (numbers(made(each)) for each in (sample, sample._replace(ensemble=others)))
+        assert not torch.allclose(found, other, rtol=1e-3)
 
 
 GRIDS = [Grid.regular(8, 14), Grid((4, 3, 2, 1, 0), (0, 1, 2, 3, 4))]

@@ -61,6 +61,7 @@ def zipped(path):
     return path
 
 
+NOTHING = {"shape": [0], "data_offsets": [0, 0]}
 FIRST = next(name for name in HEADER if name != "__metadata__")
 
 
@@ -83,19 +84,19 @@ HOSTILE = {
     "zip": (zipped, "is a zip archive"),
     "torch": (lambda path: torch.save({"a": Trap()}, path) or path, "is a zip archive"),
     "empty": (lambda path: path.write_bytes(b"") or path, "is empty"),
-    "length": (lambda path: leave(path, length=2**62), "its header should have 4611686018427387904 bytes"),
-    "deep": (lambda path: leave(path, text=b'{"a":' + b"[" * 10**5 + b"]" * 10**5 + b"}"), "levels deep"),
-    "brackets": (lambda path: leave(path, text=b'{"a":[' + b"[]," * 10**6 + b"[]]}"), "more parts than any corrector"),
-    "twice": (lambda path: leave(path, text=b'{"a":1,"a":2}'), "the key 'a' twice"),
-    "list": (lambda path: leave(path, text=b"[1]"), "its header is no mapping"),
-    "path": (lambda path: leave(path, HEADER | {"../../etc/passwd": HEADER[FIRST]}), "which is no name in a model"),
-    "overlap": (lambda path: leave(path, HEADER | {"other": HEADER[FIRST]}), "its tensors overlap, or leave gaps"),
-    "shape": (lambda path: with_tensor(path, shape=[2**40, 2**40]), f"{FIRST} has another size than its shape"),
-    "negative": (lambda path: with_tensor(path, shape=[-1]), f"{FIRST} has an invalid shape or place"),
-    "dimensions": (lambda path: with_tensor(path, shape=[1] * 99), f"{FIRST} has an invalid shape or place"),
-    "type": (lambda path: with_tensor(path, dtype="OBJECT"), f"{FIRST} has the type 'OBJECT', which no corrector has"),
-    "offsets": (lambda path: with_tensor(path, data_offsets=[0, 2**47]), f"{FIRST} has another size than its shape"),
-    "longer": (lambda path: leave(path, data=DATA + b"more"), "its tensors have"),
+    "length": (lambda path: leave(path, length=2**62), "header too large"),
+    "deep": (lambda path: leave(path, text=b'{"a":' + b"[" * 10**5 + b"]" * 10**5 + b"}"), "recursion limit"),
+    "brackets": (lambda path: leave(path, text=b'{"a":[' + b"[]," * 10**6 + b"[]]}"), "is not a complete"),
+    "twice": (lambda path: leave(path, text=b'{"a":1,"a":2}'), "is not a complete safetensors file"),
+    "list": (lambda path: leave(path, text=b"[1]"), "is not a complete safetensors file"),
+    "name": (lambda path: leave(path, HEADER | {"a\x1b": HEADER[FIRST] | NOTHING}), "which is no name in a model"),
+    "overlap": (lambda path: leave(path, HEADER | {"other": HEADER[FIRST]}), "invalid offset for tensor"),
+    "shape": (lambda path: with_tensor(path, shape=[2**40, 2**40]), "overflow"),
+    "negative": (lambda path: with_tensor(path, shape=[-1]), "expected usize"),
+    "dimensions": (lambda path: with_tensor(path, shape=[1] * 99), "invalid shape, data type, or offset"),
+    "type": (lambda path: with_tensor(path, dtype="OBJECT"), "unknown variant `OBJECT`"),
+    "offsets": (lambda path: with_tensor(path, data_offsets=[0, 2**47]), "invalid shape, data type, or offset"),
+    "longer": (lambda path: leave(path, data=DATA + b"more"), "file not fully covered"),
     "no corrector": (lambda path: leave(path, HEADER | {"__metadata__": {}}), "holds tensors but no corrector"),
     "os": (lambda path: described(path, model={"_target_": "os.system", "command": "true"}), "os.system is"),
     "foreign": (lambda path: described(path, model={"_target_": "subprocess.Popen"}), "subprocess.Popen is"),

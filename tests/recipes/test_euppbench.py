@@ -6,6 +6,8 @@ import xarray as xr
 from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, moments
 
+pytestmark = pytest.mark.long
+
 IDS = [44, 183, 198, 400, 722, 867]
 WEATHER = Weather((len(IDS),))
 LEADS, YEARS = [0, 24, 48], range(1, 21)

@@ -5,6 +5,8 @@ import pytest
 from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, date_of, fields_of, hourly, message, moments, monthly, write_era5
 
+pytestmark = pytest.mark.long
+
 WEATHER = Weather()
 TODAY = moments("2024-07-01T00")[0]
 NCEP = {"centre": "kwbc", "subCentre": 2, "tablesVersion": 2}

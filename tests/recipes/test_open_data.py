@@ -7,6 +7,8 @@ import pytest
 from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, date_of, fields_of, message, moments, monthly
 
+pytestmark = pytest.mark.long
+
 WEATHER = Weather()
 TODAY = moments("2026-06-01T00")[0]
 PARAMETERS = {"2t": (167, 2), "10u": (165, 10), "10v": (166, 10)}

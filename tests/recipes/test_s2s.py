@@ -5,6 +5,8 @@ import pytest
 from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, date_of, fields_of, message, moments, write_era5
 
+pytestmark = pytest.mark.long
+
 WEATHER = Weather()
 TODAY = moments("2022-01-03T00")[0]
 ENDS = range(192, 337, 24)

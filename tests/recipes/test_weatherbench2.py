@@ -9,6 +9,8 @@ import xarray as xr
 from followed_page import follow_recipe
 from recipe_weather import ERROR, SPREADS, Weather, moments, monthly
 
+pytestmark = pytest.mark.long
+
 LATITUDES, LONGITUDES = np.array([-67.5, -22.5, 22.5, 67.5]), np.arange(0, 360, 45.0)
 WEATHER = Weather((len(LONGITUDES), len(LATITUDES)))
 LEADS = [0, 6, 12, 18, 24, 30, 36, 42, 48]

@@ -27,7 +27,6 @@ MORE = {
     "routed": SPECS["unet"] | {"mixture": {"gate": "latent", "routing_quantile": 0.3}},
     "chosen": SPECS["unet"] | {"mixture": {"gate": "computed"}},
     "rough": SPECS["deep_weather"] | {"smoothness_penalty": 0.5},
-    "windows": SPECS["transformer"] | {"attention_window": 2, "cell_embedding": 2},
     "mlp from emos": SPECS["mlp"] | {"baseline": {}},
 }
 LIKE = ("smoe_unet", "transformer", "unet")

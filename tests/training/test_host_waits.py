@@ -37,7 +37,7 @@ TASK = Task("toy", ["2t", "msl", "sst"], ["2t"], [48])
 """With an input at sea only, as in the default task."""
 MORE = {
     "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},
-    "embedded": SPECS["transformer"] | {"cell_embedding": 2, "attention_window": 3},
+    "embedded": SPECS["transformer"] | {"cell_embedding": 2},
     "routed": SPECS["unet"] | {"mixture": {"gate": "computed", "routing_quantile": 0.3}},
     "on emos": SPECS["mlp"] | {"baseline": {"shared": False}},
     "members": SPECS["transformer"] | {"head": "members"},

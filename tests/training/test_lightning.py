@@ -26,7 +26,7 @@ from training.step.training_data import open_training_data
 FREE = {
     "min_epochs", "min_steps", "max_time", "limit_train_batches", "log_every_n_steps", "enable_progress_bar",
     "enable_model_summary", "gradient_clip_algorithm", "deterministic", "inference_mode", "detect_anomaly", "plugins",
-    "enable_autolog_hparams", "model_registry", "benchmark",
+    "enable_autolog_hparams", "model_registry", "benchmark", "profiler",
 }  # fmt: skip
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}
 VERSION = "2.6."
@@ -45,7 +45,7 @@ def test_flags_of_the_trainer_are_classified_and_private_names_checked():
     assert "_signal_connector.register_signal_handlers()" in inspect.getsource(pl.Trainer._run)
 
 
-# Callbacks, loggers, profiler and flags.
+# Callbacks, loggers and flags.
 
 
 class Counting(pl.Callback):
@@ -64,18 +64,20 @@ def run(toy, folder, **options):
     return train_run(Mesh.single(), toy, folder, torch.float32, spec=MLP, **options)
 
 
-def test_callbacks_loggers_profiler_and_flags_reach_the_run(toy, tmp_path, monkeypatch):
+def test_callbacks_loggers_and_flags_reach_the_run(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(Counting, "seen", 0)
     run(
         toy, tmp_path, epochs=2,
         callbacks=[{"_target_": f"{__name__}.Counting", "at_least": 3}],
         loggers=[{"_target_": "pytorch_lightning.loggers.CSVLogger", "name": "curves"}],
-        profiler={"_target_": "pytorch_lightning.profilers.SimpleProfiler", "filename": "times"},
-        lightning={"limit_train_batches": 2},
+        lightning={
+            "limit_train_batches": 2,
+            "profiler": {"_target_": "pytorch_lightning.profilers.SimpleProfiler", "filename": "times"},
+        },
     )  # fmt: skip
     assert Counting.seen == 4
     assert list(tmp_path.glob("curves/version_0/metrics.csv"))
-    assert list(tmp_path.glob("*times*"))
+    assert list(tmp_path.rglob("*times*"))
     assert not (tmp_path / "tensorboard").exists()
     rows = (tmp_path / "metrics.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in rows[1:]] == ["2", "4"]

@@ -95,13 +95,6 @@ def test_a_resumed_run_counts_from_its_position(tmp_path, shown, monkeypatch):
     assert shown[-1] == ("training: batch", 15, 15, "epoch 3 of 3", None)
 
 
-def test_the_limit_of_steps_counts_too(tmp_path, shown):
-    fit(tmp_path, max_epochs=3, max_steps=4, accumulate_grad_batches=2)
-    assert shown[-1][:2] == ("training: batch", 8)
-    fit(tmp_path, max_epochs=-1, max_steps=4)
-    assert shown[-1][:4] == ("training: batch", 4, 4, "epoch 1")
-
-
 def test_an_error_ends_what_is_shown(tmp_path, shown):
     with pytest.raises(ZeroDivisionError):
         fit(tmp_path, Stopping(2, ZeroDivisionError()), max_epochs=3)

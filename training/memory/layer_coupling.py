@@ -17,7 +17,7 @@ from data_pipeline.sample import Sample
 from models.layers.dropout import draw_step_key, masks_for
 from models.layers.loss_term import loss_terms
 from training.step.correction_module import CorrectionModule
-from training.step.unchanged import unchanged_buffers, unchanged_random_state
+from training.step.unchanged import unchanged_buffers
 
 SUM_ROUNDING = 1e-4
 """Relative difference that rounding may cause between two sums over the output of a layer."""
@@ -31,7 +31,7 @@ def find_coupled_layer(module: CorrectionModule, first: Sample, second: Sample) 
     training. PyTorch's own dropout counts as coupled: its mask depends on the position in the batch. The samples are on
     the device of the module, which is left unchanged.
     """
-    with unchanged_random_state(), unchanged_buffers(module):
+    with torch.random.fork_rng(), unchanged_buffers(module):
         step, seed = draw_step_key(), torch.initial_seed()
         sums: list[dict[tuple[str, int], Tensor]] = []
         for samples in ([second], [first, second]):

@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from data_pipeline.common.checks import size_in_bytes
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import write_text
 from data_pipeline.common.machine_memory import free_memory, process_memory
 from data_pipeline.common.messages import format_duration, format_size, say
 from data_pipeline.common.progress import Progress
@@ -85,11 +85,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    trained: CorrectionModule,
-    data: TrainingData,
-    autocast: Autocast,
-    device: torch.device,
-    run_dir: Path,
+    trained: CorrectionModule, data: TrainingData, autocast: Autocast, device: torch.device, run_dir: Path
 ) -> int | None:
     """Return how many forecasts of a batch a rank computes at a time, None for all; print memory and time of a step.
 
@@ -108,7 +104,7 @@ def plan_memory(
         with Progress("memory of a training step"):
             plan = _new_plan(trained, data, autocast, device, room, measured)
         text = json.dumps(asdict(plan))
-        mesh.run_on_first(lambda: _write(file, text))
+        mesh.run_on_first(lambda: write_text(file, text))
     say(_describe(plan, options, room, len(data.train_batches)))
     return None if plan.micro_batch == plan.share else plan.micro_batch
 
@@ -223,8 +219,3 @@ def _read(file: Path, measured: dict[str, Any]) -> MemoryPlan | None:
         return MemoryPlan(**held) if held["measured"] == measured else None
     except (OSError, ValueError, TypeError, KeyError):  # no file, or a damaged one
         return None
-
-
-def _write(file: Path, text: str) -> None:
-    with atomic_write(file, "w") as stream:
-        stream.write(text)

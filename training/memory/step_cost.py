@@ -23,7 +23,7 @@ from data_pipeline.sample import Sample
 from models.layers.dropout import masks_for
 from models.layers.loss_term import loss_terms
 from training.step.correction_module import CorrectionModule, clamp_to_tiny
-from training.step.unchanged import unchanged_buffers, unchanged_random_state
+from training.step.unchanged import unchanged_buffers
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 """Returns a context in which layers compute in the precision of the training."""
@@ -91,7 +91,7 @@ def pass_without_values(
     for name, parameter in module.named_parameters():
         state[name] = nn.Parameter(fake.from_tensor(parameter.detach()), parameter.requires_grad)
     inputs = Sample(*map(fake.from_tensor, batch))
-    with unchanged_random_state(), _reparametrize_module(module, state), fake, meter:
+    with torch.random.fork_rng(), _reparametrize_module(module, state), fake, meter:
         forward_and_backward(module, inputs, autocast)
 
 
@@ -102,7 +102,7 @@ def measure_step(module: CorrectionModule, batch: Sample, autocast: Autocast) ->
     the memory for steps of a second, and kernels are compiled. All ranks of a mesh call this.
     """
     device, meter = module.device, AllocationMeter()
-    with unchanged_random_state(), unchanged_buffers(module):
+    with torch.random.fork_rng(), unchanged_buffers(module):
         on_gpu = device.type == "cuda"
         if on_gpu:
             _timed(module, batch, autocast, nullcontext())

@@ -56,11 +56,7 @@ class EECRPS(Loss):
         )
         values = part.transpose("lead_time", "day", "quantile", "variable", "latitude", "longitude").values
         return WeightedByIndex(
-            torch.from_numpy(values),
-            tuple(file.day.values.tolist()),
-            task,
-            dates.days,
-            weighting=self.weighting,
+            torch.from_numpy(values), tuple(file.day.values.tolist()), task, dates.days, weighting=self.weighting
         )
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from data_pipeline.common.checks import check_fraction
 from data_pipeline.common.errors import InputError
-from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, reads_moments
@@ -71,11 +70,6 @@ class Teacher:
         """The provenance of the teacher."""
         return self._corrector.provenance
 
-    @property
-    def dates(self) -> Dates:
-        """All dates that the teacher has seen."""
-        return all_seen_dates(self._corrector.provenance)
-
     def place(self, domain: Domain) -> None:
         """Move the teacher to this rank's tile of `domain`."""
         if domain.grid != self._corrector.grid:
@@ -88,7 +82,7 @@ class Teacher:
     def state(self, provenance: dict[str, Any]) -> None:
         """Write run and weight of the teacher, and the dates that it has seen, to the `provenance` of a network."""
         provenance["teacher"] = {"run": self._corrector.provenance.get("run"), "weight": self.weight}
-        state_fits(provenance, {"distillation": self.dates})
+        state_fits(provenance, {"distillation": all_seen_dates(self.provenance)})
 
     def describe(self) -> str:
         """Return a line for the user: the teacher's share in the loss, and what it costs."""

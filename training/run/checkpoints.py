@@ -74,10 +74,6 @@ class Checkpoints(Checkpoint):
             path.unlink(missing_ok=True)
         return None
 
-    def finish(self) -> None:
-        """Remove the checkpoint before the last one after the training; the first rank calls this."""
-        self.previous.unlink(missing_ok=True)
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Query all ranks after the first step."""
         self._next_query, self._last_query = trainer.global_step, (trainer.global_step, time.monotonic())
@@ -152,19 +148,16 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: pl.Trainer, path: Path) -> None:
         with nullcontext() if self._summary is None else self._summary.during("save"):
-            self._save_on_all(trainer, path)
-
-    def _save_on_all(self, trainer: pl.Trainer, path: Path) -> None:
-        # The barrier raises if a rank is lost: weights after a broken exchange must not be saved.
-        trainer.strategy.barrier()
-        with atomic_path(path) if trainer.is_global_zero else nullcontext(path) as partial:
-            trainer.save_checkpoint(partial, weights_only=False)
-            if trainer.is_global_zero:
-                seal(partial)
-                if path == self.last:
-                    keep_as(path, self.previous)
-        # All ranks wait until the file has its final name.
-        trainer.strategy.barrier()
+            # The barrier raises if a rank is lost: weights after a broken exchange must not be saved.
+            trainer.strategy.barrier()
+            with atomic_path(path) if trainer.is_global_zero else nullcontext(path) as partial:
+                trainer.save_checkpoint(partial, weights_only=False)
+                if trainer.is_global_zero:
+                    seal(partial)
+                    if path == self.last:
+                        keep_as(path, self.previous)
+            # All ranks wait until the file has its final name.
+            trainer.strategy.barrier()
         self._saved = time.monotonic()
 
     def _stop_if_signalled(self) -> None:

@@ -64,7 +64,8 @@ class FittedState:
         """
         if not mesh.run_on_first(self._is_valid):
             return False
-        description, tensors = self._read()
+        metadata, tensors = self._read()
+        description: dict[str, Any] = json.loads(metadata["fitted"])
         corrector.load_state_dict(_named(_STATE, tensors))
         tables, ends = _named(_TABLE, tensors), _named(_ENDS, tensors)
         for name, module in _cross_fitted(corrector).items():
@@ -80,18 +81,16 @@ class FittedState:
 
     def _is_valid(self) -> bool:
         try:
-            with safe_open(self._path, framework="pt") as file:
-                metadata = file.metadata() or {}
-            description, tensors = self._read()
+            metadata, tensors = self._read()
+            description = json.loads(metadata["fitted"])
+            ours = description.get("format") == _FORMAT and description.get("run") == self._run
+            return ours and metadata["checksum"] == _checksum(metadata["fitted"], tensors)
         except (OSError, SafetensorError, ValueError, KeyError):
             return False
-        ours = description.get("format") == _FORMAT and description.get("run") == self._run
-        return ours and metadata.get("checksum") == _checksum(metadata["fitted"], tensors)
 
-    def _read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _read(self) -> tuple[dict[str, str], dict[str, Tensor]]:
         with safe_open(self._path, framework="pt") as file:
-            description: dict[str, Any] = json.loads((file.metadata() or {})["fitted"])
-            return description, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def _cross_fitted(corrector: Corrector) -> dict[str, CrossFitted]:

@@ -68,10 +68,7 @@ class LossHistory(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write and print the epoch's row."""
         score, weight = torch.as_tensor(self._sums).tolist()
-        row = {
-            "train_loss": score / weight if weight else 0.0,
-            "val_loss": float(trainer.callback_metrics["val_loss"]),
-        }
+        row = {"train_loss": score / weight if weight else 0.0, "val_loss": float(trainer.callback_metrics["val_loss"])}
         pl_module.log("train_loss", row["train_loss"], logger=False)
         # Lightning would log this after the checkpoint of the epoch is saved. The step of an epoch's points is its last
         # step, as for the validation.

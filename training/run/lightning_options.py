@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.profilers import Profiler
 
-from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from training.optimization.specs import check_spec
 from training.run.loggers import check_logger
@@ -26,7 +24,6 @@ OWNED = {
     "precision": "set trainer.precision",
     "logger": "set trainer.loggers",
     "callbacks": "set trainer.callbacks",
-    "profiler": "set trainer.profiler",
     "max_epochs": "set trainer.epochs",
     "accumulate_grad_batches": "set trainer.accumulate_grad_batches",
     "gradient_clip_val": "set trainer.gradient_clip",
@@ -50,15 +47,11 @@ OWNED = {
 
 
 def check_lightning_options(options: TrainerOptions) -> None:
-    """Refuse callbacks, loggers, a profiler or flags that Lightning does not have, or that other options set."""
+    """Refuse callbacks, loggers or flags that Lightning does not have, or that other options set."""
     for index, spec in enumerate(_listed("trainer.callbacks", options.callbacks)):
         check_spec(f"trainer.callbacks[{index}]", spec, pl.Callback)
     for index, spec in enumerate(_listed("trainer.loggers", options.loggers)):
         check_logger(f"trainer.loggers[{index}]", spec)
-    if isinstance(options.profiler, str):
-        check_choice("trainer.profiler", options.profiler, ("simple", "advanced", "pytorch"))
-    elif options.profiler is not None:
-        check_spec("trainer.profiler", options.profiler, Profiler, given={"dirpath": None})
     _check_flags(options)
 
 

@@ -21,7 +21,7 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.files import write_text
 from training.optimization.specs import build_spec, check_spec
 from training.run.run_folder import CURVES, LOGGERS, MARKER
 
@@ -70,8 +70,7 @@ def _named_logger(option: str, name: str, run_dir: Path, first: bool) -> Logger:
             f"{option}: {name} cannot begin or continue the entry of this run: {error or type(error).__name__}"
         ) from error
     if first and identifier is not None and ids.get(name) != identifier:
-        with atomic_write(run_dir / LOGGERS, "w") as file:
-            json.dump(ids | {name: identifier}, file)
+        write_text(run_dir / LOGGERS, json.dumps(ids | {name: identifier}))
     return made
 
 

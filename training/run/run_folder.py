@@ -11,36 +11,24 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.common.files import LOCK_NAME, atomic_write, disk_error, lock_folder
+from data_pipeline.common.files import LOCK_NAME, disk_error, lock_folder, write_text
 from data_pipeline.common.identity import fingerprint_of
 from training.run.fitted_state import FITTED_FILE
 
 WITHOUT_EFFECT = {
     "data": ("cache",),
     "trainer": (
-        "activation_checkpointing",
-        "checkpoint_minutes",
-        "emos_minutes",
-        "memory",
-        "mesh",
-        "pruning",
-        "shard_ranks",
-        "sharded",
-        "timeout_minutes",
+        "activation_checkpointing", "checkpoint_minutes", "emos_minutes", "memory", "mesh", "pruning", "shard_ranks",
+        "sharded", "timeout_minutes",
     ),
-}
+}  # fmt: skip
 """Options that change the speed of a run, its end, or the work lost when it is killed, but no step of the training."""
 
 RUN_FORMAT = 3
 """Format of options and checkpoints in a run folder. Runs of another format are refused, not resumed."""
 
-MARKER, CURVES, SUMMARY, LOGGERS, MEMORY_PLAN = (
-    "config.yaml",
-    "tensorboard",
-    "summary.json",
-    "loggers.json",
-    "memory_plan.json",
-)
+MARKER, CURVES = "config.yaml", "tensorboard"
+SUMMARY, LOGGERS, MEMORY_PLAN = (f"{name}.json" for name in ("summary", "loggers", "memory_plan"))
 """Together with `FITTED_FILE`, the files that a run writes before its first training step, the marker first."""
 OF_LOGGERS = ("mlruns", "wandb")
 """Folders of loggers; they hold entries of other runs too, and are never removed."""
@@ -57,8 +45,7 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     identity = fingerprint_of(decisive)
     marker = run_dir / MARKER
     if not marker.exists():
-        with atomic_write(marker, "w") as file:
-            file.write(OmegaConf.to_yaml(OmegaConf.create(described | {"run": identity})))
+        write_text(marker, OmegaConf.to_yaml(OmegaConf.create(described | {"run": identity})))
         return identity
     held = OmegaConf.to_container(OmegaConf.load(marker))
     if not isinstance(held, dict):

@@ -29,8 +29,8 @@ Spec = Mapping[str, Any]
 class TrainerOptions:
     """Options of training by gradient descent; docs/training.md explains each of them.
 
-    `optimizer`, `scheduler`, `callbacks`, `loggers` and `profiler` are specs, `{_target_: package.Class, ...}`, and
-    `lightning` holds further flags of Lightning's Trainer. All names in them are checked here.
+    `optimizer`, `scheduler`, `callbacks` and `loggers` are specs, `{_target_: package.Class, ...}`, and `lightning`
+    holds further flags of Lightning's Trainer. All names in them are checked here.
 
     `mesh` is [data, spatial], [data, bands, sectors] or [data, bands, sectors, channels]: how many ranks share
     a batch, and how many share a sample. A killed run loses at most `checkpoint_minutes` of work.
@@ -59,7 +59,6 @@ class TrainerOptions:
     emos_minutes: float = 10.0
     callbacks: Sequence[Spec] = field(default_factory=list)
     loggers: Sequence[Spec | str] | None = None
-    profiler: Spec | str | None = None
     lightning: Spec | None = None
     mesh: Sequence[int] | str = field(default_factory=lambda: [1, 1])
     sharded: bool = False
@@ -140,9 +139,7 @@ class TrainerOptions:
             )
         if self.scheduler is not None:
             check_scheduler(self.scheduler)
-        if any(
-            part is not None and part != [] for part in (self.callbacks, self.loggers, self.profiler, self.lightning)
-        ):
+        if any(part is not None and part != [] for part in (self.callbacks, self.loggers, self.lightning)):
             # Importing Lightning takes seconds, which a model that is fitted in closed form does not need.
             from training.run.lightning_options import check_lightning_options
 

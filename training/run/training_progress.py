@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytorch_lightning as pl
@@ -25,8 +24,8 @@ class TrainingProgress(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the validation."""
         name = "validation of the initial weights" if trainer.sanity_checking else "validation"
-        limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
-        self._enter(Progress(f"{name}: batch", _finite(sum(limits))))
+        batches = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+        self._enter(Progress(f"{name}: batch", int(sum(batches))))
 
     def on_validation_batch_end(
         self,
@@ -46,13 +45,7 @@ class TrainingProgress(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the training."""
-        batches, limits = _finite(trainer.num_training_batches), []
-        if batches is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
-            limits.append(batches * trainer.max_epochs)
-        if trainer.max_steps > 0:
-            limits.append(trainer.max_steps * trainer.accumulate_grad_batches)
-        total = min(limits, default=None)
-        self._training = Progress("training: batch", total)
+        self._training = Progress("training: batch", int(trainer.num_training_batches) * (trainer.max_epochs or 0))
         self._enter(self._training)
 
     def on_train_batch_start(
@@ -67,8 +60,8 @@ class TrainingProgress(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
         """Count a batch of the training."""
-        epochs = f" of {trainer.max_epochs}" if (trainer.max_epochs or 0) > 0 else ""
-        self._entered[-1].reach(_position(trainer, batch_idx + 1), f"epoch {trainer.current_epoch + 1}{epochs}")
+        label = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+        self._entered[-1].reach(_position(trainer, batch_idx + 1), label)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Close the progress of the training."""
@@ -89,9 +82,4 @@ class TrainingProgress(pl.Callback):
 
 def _position(trainer: pl.Trainer, batches: int) -> int:
     """Return the number of batches in all epochs before the current one, plus `batches` of the current one."""
-    return trainer.current_epoch * (_finite(trainer.num_training_batches) or 0) + batches
-
-
-def _finite(count: float) -> int | None:
-    """Return a number of batches, None for a loader without length."""
-    return int(count) if math.isfinite(count) else None
+    return trainer.current_epoch * int(trainer.num_training_batches) + batches

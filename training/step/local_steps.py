@@ -51,8 +51,6 @@ class LocalSteps(pl.Callback):
         self._first_local = 0
         self._sums = torch.zeros(2, dtype=torch.float64)
         """Sums of this data rank's loss since the last average."""
-        self.averages = 0
-        """Number of averages of the weights in this process."""
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find the first local step of the run."""
@@ -89,7 +87,6 @@ class LocalSteps(pl.Callback):
 
     @torch.no_grad()
     def _average_weights(self, module: nn.Module) -> None:
-        self.averages += 1
         take_mean([*module.parameters()], self._mesh)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -1,19 +1,11 @@
-"""Blocks at whose end nothing has changed that a trial of a step may change."""
+"""A block at whose end nothing has changed that a trial of a step may change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
-
-
-@contextmanager
-def unchanged_random_state() -> Iterator[None]:
-    """Restore PyTorch's random generators at the end of the block."""
-    with torch.random.fork_rng():
-        yield
 
 
 @contextmanager

@@ -4,7 +4,3 @@
 variable, `catalog` many files, and `contents` summarises them. `data_pipeline.formats`, its formats, and `archive`
 import this package.
 """
-
-from data_pipeline.formats.cf.cf_contents import summarize_files, unreadable_files
-
-__all__ = ["summarize_files", "unreadable_files"]

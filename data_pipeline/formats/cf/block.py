@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,8 +97,7 @@ class FieldBlock:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the outer dimensions."""
-        size = dict(zip(self.data.dimensions, self.data.shape, strict=True))
-        return tuple(size[name] for name in self.outer)
+        return self.data.sizes(self.outer)
 
     @cached_property
     def stored(self) -> np.ndarray:
@@ -232,14 +232,13 @@ def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.n
 
     Percentiles of equal parts of the distribution are members, too.
     """
-    size = dict(zip(data.dimensions, data.shape, strict=True))
     member = header.coordinate(data, "number")
     if member is None and (percentiles := header.coordinate(data, "quantile")):
         return data.broadcast(percentiles, members_of_percentiles(percentiles, header.place(data)), outer)
     if member is None:
-        return np.zeros(int(np.prod([size[name] for name in outer], dtype=np.int64)), np.int64)
+        return np.zeros(math.prod(data.sizes(outer)), np.int64)
     if member.values is None:
-        return data.broadcast(member, np.arange(1, size[member.name] + 1), outer)
+        return data.broadcast(member, np.arange(1, data.sizes([member.name])[0] + 1), outer)
     values = member.values
     if values.dtype.kind not in "fiu":
         found = [re.search(r"\d+$", str(value)) for value in values.ravel().tolist()]

@@ -14,11 +14,12 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import FileAddress, Paths, expand_addresses
-from data_pipeline.common.messages import say_once, warn_once
+from data_pipeline.common.messages import joined, say_once, warn_once
 from data_pipeline.formats.catalog import SINGLE, Summary, describe_files
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.cf_header import Header
 from data_pipeline.formats.cf.cf_variables import NameMap
+from data_pipeline.formats.cf.summaries import interpret_summary
 from data_pipeline.formats.loaded import LoadedReader
 from data_pipeline.formats.selected_points import PointReader
 from data_pipeline.formats.variables import all_variables, requested_variables
@@ -29,16 +30,10 @@ from data_pipeline.task import Variable
 
 _ROW = np.dtype(
     [
-        ("variable", "i4"),
-        ("file", "i4"),
-        ("init", "i8"),
-        ("step", "i4"),
-        ("interval", "i4"),
-        ("number", "i4"),
-        ("block", "i4"),
-        ("field", "i8"),
+        ("variable", "i4"), ("file", "i4"), ("init", "i8"), ("step", "i4"), ("interval", "i4"), ("number", "i4"),
+        ("block", "i4"), ("field", "i8"),
     ]
-)
+)  # fmt: skip
 """One field: variable, file, time, member, and its position in a block."""
 
 
@@ -59,24 +54,21 @@ class BlockCatalog(ABC):
     def header_of(path: FileAddress) -> Header:
         """Read the header of a file."""
 
-    interpret = staticmethod(FieldBlock.of)
-    """The interpretation of a variable, as a block or a refusal; None if it has no latitudes and longitudes."""
-
     @abstractmethod
     def reader_on(self, grid: Grid) -> FieldReader:
         """Return the reader of these fields, which are all on one grid."""
 
     @classmethod
     def read_blocks(
-        cls, path: FileAddress, names: NameMap, timeless: bool = False
+        cls, path: FileAddress, names: NameMap, timeless: bool = False, summaries: bool = False
     ) -> list[FieldBlock | RefusedVariable]:
         """Return the variables of a file that have latitudes and longitudes; unreadable ones with the reason.
 
-        `timeless` ignores their processing over time.
+        `timeless` ignores their processing over time. With `summaries`, those of `cf.summaries` are read, too.
         """
         header = cls.header_of(path)
         _refuse_ragged(path, header)
-        found = cls.blocks_of(header, names, timeless)
+        found = cls.blocks_of(header, names, timeless, summaries)
         if not found:
             has = ", ".join(data.name for data in header.variables) or "coordinates only"
             raise InputError(f"{path} has no variable on latitudes and longitudes; it has {has}; check the path")
@@ -84,9 +76,12 @@ class BlockCatalog(ABC):
         return found
 
     @classmethod
-    def blocks_of(cls, header: Header, names: NameMap, timeless: bool) -> list[FieldBlock | RefusedVariable]:
+    def blocks_of(
+        cls, header: Header, names: NameMap, timeless: bool, summaries: bool
+    ) -> list[FieldBlock | RefusedVariable]:
         """Return the variables that have latitudes and longitudes."""
-        return [block for data in header.variables if (block := cls.interpret(header, data, names, timeless))]
+        interpret = interpret_summary if summaries else FieldBlock.of
+        return [block for data in header.variables if (block := interpret(header, data, names, timeless))]
 
     @classmethod
     def gather(
@@ -94,31 +89,28 @@ class BlockCatalog(ABC):
         paths: Paths,
         variables: Sequence[Variable] | None,
         names: Mapping[str, str] | None,
-        surface: bool = False,
-        timeless: bool = False,
+        static: bool = False,
+        summaries: bool = False,
     ) -> Self:
-        """Find the fields of `variables`; with None, all fields, or all fields at the `surface`.
-
-        `timeless` ignores times and members, as for static fields.
-        """
+        """Find the fields of `variables`; with None, all fields, or the `static` ones: at the surface, at any time."""
         files = tuple(expand_addresses(paths))
         blocks: list[FieldBlock] = []
         refused: list[RefusedVariable] = []
         file_of: list[int] = []
         name_map = NameMap(names)
         for file, path in enumerate(files):
-            for block in cls.read_blocks(path, name_map, timeless):
+            for block in cls.read_blocks(path, name_map, static, summaries):
                 if isinstance(block, RefusedVariable):
                     refused.append(block)
                 else:
                     blocks.append(block)
                     file_of.append(file)
-        wanted = _wanted(describe_files(files), blocks, refused, variables, surface)
+        wanted = _wanted(describe_files(files), blocks, refused, variables, static)
         _tell_left_out(describe_files(files), wanted, refused)
         used = [(block, file) for block, file in zip(blocks, file_of, strict=True) if set(block.variables) & {*wanted}]
         rows, stored = [], []
         for k, (block, file) in enumerate(used):
-            rows.append(_rows(block, file, k, wanted, timeless))
+            rows.append(_rows(block, file, k, wanted, static))
             stored.append(block.stored[rows[-1]["field"]])
         fields, exist = np.concatenate(rows), np.concatenate(stored)
         if many := sum(block.percentiles.size > 0 for block, _ in used):
@@ -226,7 +218,6 @@ class BlockCatalog(ABC):
 
 
 def _rows(block: FieldBlock, file: int, number: int, wanted: Sequence[Variable], timeless: bool) -> np.ndarray:
-    """Return one row for each wanted field of a block."""
     rows = np.zeros(len(block.levels), _ROW)
     rows["variable"] = -1
     for k, variable in enumerate(wanted):
@@ -301,27 +292,20 @@ def _wanted(
     variables: Iterable[Variable] | None,
     surface: bool,
 ) -> tuple[Variable, ...]:
-    """Return the wanted variables, without repetition; an `InputError` if one of them is missing."""
+    """Return the wanted variables, without repetition, or all; an `InputError` if one of them is missing."""
     there = {variable for block in blocks for variable in block.variables if variable}
-    if variables is None:
-        return _everything(files, blocks, refused, there, surface)
-    wanted = requested_variables(files, variables, there)
-    if missing := [variable for variable in wanted if variable not in there]:
-        names = {variable.name for variable in missing}
-        for other in refused:
-            if other.short_name in names:
-                raise InputError(other.reason)
-        if not there and refused:
-            raise InputError(refused[0].reason)
-        has = ", ".join(map(str, sorted(there)))
-        raise AbsentVariableError(f"{files} has no {', '.join(map(str, missing))}; it has {has}")
-    return wanted
-
-
-def _everything(
-    files: str, blocks: Sequence[FieldBlock], refused: Sequence[RefusedVariable], there: set[Variable], surface: bool
-) -> tuple[Variable, ...]:
-    """Return all variables. Variables with levels get every pressure level that occurs in the files."""
+    has = joined(sorted(there))
+    if variables is not None:
+        wanted = requested_variables(files, variables, there)
+        if missing := [variable for variable in wanted if variable not in there]:
+            names = {variable.name for variable in missing}
+            for other in refused:
+                if other.short_name in names:
+                    raise InputError(other.reason)
+            if not there and refused:
+                raise InputError(refused[0].reason)
+            raise AbsentVariableError(f"{files} has no {joined(missing)}; it has {has}")
+        return wanted
     refused = [one for one in refused if not (one.product and there)]
     if refused and not (surface and any(not variable.level for variable in there)):
         raise InputError(refused[0].reason)
@@ -332,7 +316,5 @@ def _everything(
         )
     wanted = all_variables(there, surface=surface)
     if not wanted:
-        raise InputError(
-            f"{files} has no fields at the surface, only {', '.join(map(str, sorted(there)))}; select other files"
-        )
+        raise InputError(f"{files} has no fields at the surface, only {has}; select other files")
     return wanted

@@ -122,12 +122,16 @@ class DataVariable:
         """The names in the variable's attribute `coordinates`."""
         return tuple(str(self.attributes.get("coordinates", "")).split())
 
+    def sizes(self, dimensions: Iterable[str]) -> tuple[int, ...]:
+        """Return the sizes of some of its dimensions."""
+        return tuple(self.shape[self.dimensions.index(name)] for name in dimensions)
+
     def broadcast(self, coordinate: Coordinate, values: np.ndarray, outer: tuple[str, ...]) -> np.ndarray:
         """Return `values` of a coordinate for each field of this variable along its `outer` dimensions, (n,)."""
-        size = dict(zip(self.dimensions, self.shape, strict=True))
+        sizes = self.sizes(outer)
         order = [coordinate.dimensions.index(name) for name in outer if name in coordinate.dimensions]
-        shape = [size[name] if name in coordinate.dimensions else 1 for name in outer]
-        return np.broadcast_to(values.transpose(order).reshape(shape), [size[name] for name in outer]).ravel()
+        shape = [size if name in coordinate.dimensions else 1 for name, size in zip(outer, sizes, strict=True)]
+        return np.broadcast_to(values.transpose(order).reshape(shape), sizes).ravel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +172,7 @@ class Header:
             for name, stored in variables.items()
             if name not in known | helpers and name not in dimensions and stored.kind in "fiu"
         ]
-        mappings = {
-            name: stored.attributes for name, stored in variables.items() if "grid_mapping_name" in stored.attributes
-        }
+        mappings = {name: one.attributes for name, one in variables.items() if "grid_mapping_name" in one.attributes}
         return cls(file, tuple(coordinates), tuple(data), mappings)
 
     def place(self, data: DataVariable) -> str:

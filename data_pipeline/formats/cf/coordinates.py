@@ -91,14 +91,12 @@ def levels_of(
     `given` is the user's name for the variable; its level applies to a variable without a level coordinate. A surface
     parameter, such as 2t, is at the surface even if the file gives it a scalar level.
     """
-    size = dict(zip(data.dimensions, data.shape, strict=True))
-    fields = int(np.prod([size[name] for name in outer], dtype=np.int64))
     coordinate = header.coordinate(data, "level")
     axis, numbers = model_levels(header, data)
     if coordinate is None and axis and on_model_level(short_name, "hybrid", 1) != short_name:
         return data.broadcast(axis, -numbers, outer)
     if coordinate is None or _is_irrelevant(coordinate, short_name):
-        return np.full(fields, given.level if given else SURFACE)
+        return np.full(data.sizes(outer), given.level if given else SURFACE).ravel()
     found = _hectopascals(coordinate, header.place(data))
     if is_surface_only(short_name):
         raise InputError(

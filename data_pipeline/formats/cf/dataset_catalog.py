@@ -19,7 +19,6 @@ from data_pipeline.formats.cf.block import FieldBlock
 from data_pipeline.formats.cf.cf_catalog import BlockCatalog
 from data_pipeline.formats.cf.cf_header import DataVariable, Header, StoredVariable
 from data_pipeline.formats.cf.positions import compact
-from data_pipeline.formats.cf.summaries import interpret_summary
 from data_pipeline.formats.levels import on_model_level
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Window, fill_missing
@@ -60,7 +59,6 @@ class DatasetAddress(Url):
 
 
 def _dataset(given: Any, part: str, place: str) -> xr.Dataset:
-    """Return the dataset of an object."""
     if isinstance(given, xr.DataTree):
         if part not in given.children:
             has = ", ".join(given.children) or "none"
@@ -177,9 +175,3 @@ class DatasetCatalog(BlockCatalog):
     def reader_on(self, grid: Grid) -> DatasetReader:
         """Return the reader of these fields, which are all on one grid."""
         return DatasetReader(grid, self.blocks, self.rows["block"].copy(), self.rows["field"].copy())
-
-
-class DatasetSummaries(DatasetCatalog):
-    """A `DatasetCatalog` that also holds the means, standard deviations and quantiles of `cf.summaries`."""
-
-    interpret = staticmethod(interpret_summary)

@@ -168,7 +168,6 @@ def _values(coordinate: Coordinate) -> np.ndarray:
 
 
 def _degrees(coordinate: Coordinate) -> np.ndarray:
-    """Return latitudes or longitudes in degrees."""
     values, units = _values(coordinate).astype(np.float64), str(coordinate.attributes.get("units", ""))
     if units in ("radian", "radians", "rad"):
         return np.degrees(values)

@@ -80,8 +80,8 @@ class TimeCoordinates:
                     "give it the standard_name time"
                 )
         valid = valid or time
-        if start and valid and lead and _adds_dimension(valid, start, lead):
-            start = None
+        if start and valid and lead and {*valid.dimensions} - {*start.dimensions, *lead.dimensions}:
+            start = None  # valid times have one more dimension, such as the years of reforecasts
         return cls(place, start, valid, lead)
 
     @property
@@ -152,11 +152,6 @@ def _with_values(header: Header, data: DataVariable, role: Role) -> Coordinate |
     """Return the coordinate with this role; None if there is none or it has no values."""
     coordinate = header.coordinate(data, role)
     return coordinate if coordinate and coordinate.values is not None else None
-
-
-def _adds_dimension(valid: Coordinate, *others: Coordinate) -> bool:
-    """Whether valid times have a dimension that the other times lack, such as the years of reforecasts."""
-    return bool(set(valid.dimensions) - {name for other in others for name in other.dimensions})
 
 
 def _whole_minutes(seconds: np.ndarray) -> np.ndarray:

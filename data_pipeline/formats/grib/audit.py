@@ -7,7 +7,7 @@ messages of a few files with it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,10 @@ class Census:
         self.count_of: dict[Kind, int] = {}
         self.left_out: Counter[Kind] = Counter()
         self.first_file_of: dict[Kind, Path] = {}
-        self._intervals: dict[str, tuple[np.ndarray, bool]] = {}
-        self._axes: dict[str, list[np.ndarray]] = {}
+        self.intervals: dict[str, tuple[np.ndarray, bool]] = {}
+        """The intervals (minutes) of each variable, and whether all begin at the start of the forecast."""
+        self.axes: dict[str, list[np.ndarray]] = {}
+        """The starts, steps and members of each variable in all files."""
         self._starts: list[np.ndarray] = []
 
     def add(self, table: Table) -> None:
@@ -66,11 +68,11 @@ class Census:
             self.first_file_of.setdefault(kind, table.path)
         for name in dict.fromkeys(names.tolist()):
             mine = table.records[(names == name)[table.records["kind"]]]
-            known = self._axes.setdefault(name, [np.empty(0, mine[axis].dtype) for axis in AXES])
-            self._axes[name] = [np.union1d(one, mine[axis]) for one, axis in zip(known, AXES, strict=True)]
-            intervals, since_start = self._intervals.get(name, (np.empty(0, np.int32), True))
+            known = self.axes.setdefault(name, [np.empty(0, mine[axis].dtype) for axis in AXES])
+            self.axes[name] = [np.union1d(one, mine[axis]) for one, axis in zip(known, AXES, strict=True)]
+            intervals, since_start = self.intervals.get(name, (np.empty(0, np.int32), True))
             since_start &= bool((mine["interval"] == mine["step"]).all())
-            self._intervals[name] = np.union1d(intervals, mine["interval"]), since_start
+            self.intervals[name] = np.union1d(intervals, mine["interval"]), since_start
         self._starts.append(np.unique(table.records["init"]))
 
     @property
@@ -91,37 +93,21 @@ class Census:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all variables."""
-        return tuple(self._axes)
-
-    def axes_of(self, name: str) -> list[np.ndarray]:
-        """Return the starts, steps and members of a variable in all files."""
-        return self._axes[name]
-
-    def intervals_of(self, name: str) -> tuple[np.ndarray, bool]:
-        """Return the intervals (minutes) of a variable, and whether all begin at the start of the forecast."""
-        return self._intervals[name]
+        return tuple(self.axes)
 
     def values(self, axis: str) -> np.ndarray:
         """Return the starts, steps or members of all variables."""
-        return np.unique(np.concatenate([axes[AXES.index(axis)] for axes in self._axes.values()]))
+        return np.unique(np.concatenate([axes[AXES.index(axis)] for axes in self.axes.values()]))
 
     def expected(self, name: str) -> int:
         """Return the number of all combinations of a variable's starts, steps and members."""
-        return int(np.prod([len(axis) for axis in self._axes[name]], dtype=np.int64))
+        return int(np.prod([len(axis) for axis in self.axes[name]], dtype=np.int64))
 
-    def counts_by_name(self) -> dict[str, int]:
-        """Return the number of messages of each variable."""
-        counts = dict.fromkeys(self.names, 0)
+    def counts(self, attribute: Callable[[Kind], str]) -> dict[str, int]:
+        """Return the number of messages for each value of an attribute of their kinds, such as `str`, the variable."""
+        counts = Counter[str]()
         for kind, count in self.count_of.items():
-            counts[str(kind)] += count
-        return counts
-
-    def counts(self, attribute: str) -> dict[str, int]:
-        """Return the number of messages for each value of an attribute of their kinds."""
-        counts: dict[str, int] = {}
-        for kind, count in self.count_of.items():
-            value = getattr(kind, attribute)
-            counts[value] = counts.get(value, 0) + count
+            counts[attribute(kind)] += count
         return counts
 
     def groups(self) -> Iterator[list[Path]]:
@@ -168,11 +154,11 @@ class Audit:
             shared &= np.diff(slots[axis][order]) == 0
         same = shared & (np.diff(slots["interval"][order]) == 0)
         repeated = np.stack([order[:-1][same], order[1:][same]], axis=1)
-        counts = census.counts_by_name()
+        counts = census.counts(str)
         missing = [slots[:0]]
         for name, text in enumerate(names):
             if census.expected(text) <= 2 * counts[text]:
-                missing.append(_gaps(slots[slots["name"] == name], census.axes_of(text)))
+                missing.append(_gaps(slots[slots["name"] == name], census.axes[text]))
         return cls(tables, names, slots, np.concatenate(missing), repeated, int((shared & ~same).sum()))
 
     def missing_by_file(self) -> Iterator[tuple[Table, np.ndarray]]:
@@ -198,9 +184,8 @@ class Audit:
 def difference(one: bytes, other: bytes) -> str:
     """Return the keys in which two messages differ, with both values."""
     keys, others = _keys(one), _keys(other)
-    differ = [
-        f"{key} {keys.get(key)} and {others.get(key)}" for key in {**keys, **others} if keys.get(key) != others.get(key)
-    ]
+    pairs = {key: (keys.get(key), others.get(key)) for key in {**keys, **others}}
+    differ = [f"{key} {value} and {another}" for key, (value, another) in pairs.items() if value != another]
     return ", ".join(differ) or "their values only"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import Paths, expand_paths
-from data_pipeline.common.messages import say_once, warn_once
+from data_pipeline.common.messages import joined, say_once, warn_once
 from data_pipeline.formats.catalog import MEAN, STD, describe_files
 from data_pipeline.formats.equivalents import needed
 from data_pipeline.formats.grib.audit import difference
@@ -136,12 +136,8 @@ class MessageCatalog:
 
     def units(self, name: str) -> tuple[str, str]:
         """Return the units to which the values of variables called `name` are converted, and their long name."""
-        same = (
-            kind
-            for kind, own in zip(self.kinds, self.variables, strict=True)
-            if own in self.wanted and own.name == name
-        )
-        first = next(same)
+        kinds = zip(self.kinds, self.variables, strict=True)
+        first = next(kind for kind, own in kinds if own in self.wanted and own.name == name)
         return wanted_units(first, name), first.long_name
 
     def levels(self, rows: np.ndarray) -> Counter[str]:
@@ -207,7 +203,6 @@ class MessageCatalog:
         return MessageReader(self.paths, self.stamps, layouts, conversions, locations)
 
     def _message(self, row: int) -> bytes:
-        """Return the bytes of a message."""
         path = self.paths[self.rows["file"][row]]
         position = [int(self.rows[name][row]) for name in ("offset", "length", "field")]
         with path.open("rb", buffering=0) as file:
@@ -229,7 +224,7 @@ def _wanted(
         if missing := [variable for variable in wanted if variable not in found]:
             if only := {kind: count for kind, count in left_out.items() if kind.short_name == missing[0].name}:
                 raise AbsentVariableError(_only_left_out(f"{files} has {missing[0]}", only))
-            raise AbsentVariableError(f"{files} has no {', '.join(map(str, missing))}; it has {_names(kinds, own)}")
+            raise AbsentVariableError(f"{files} has no {joined(missing)}; it has {_names(kinds, own)}")
         return wanted
     unnamed = [kind for kind, variable in zip(kinds, own, strict=True) if not variable and not kind.left_out]
     if not surface and unnamed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def _describe(census: Census, names: MessageNames) -> list[str]:
     expected = sum(map(census.expected, census.names))
     gaps = expected - (census.fields - repeated - further_intervals)
     decoded = sum(4 * kind.layout.rows * kind.layout.columns * count for kind, count in census.count_of.items())
-    types, versions = (_if_several(census.counts(name)) for name in ("data_type", "version"))
+    types, versions = (census.counts(attrgetter(name)) for name in ("data_type", "version"))
     left_out = describe_left_out(census.left_out)
     if not census.fields:
         return [f"{'files':<12} {len(census.paths):,}, {format_size(census.bytes)}", f"{'left out':<12} {left_out}"]
@@ -63,8 +64,8 @@ def _describe(census: Census, names: MessageNames) -> list[str]:
     lines = {
         "files": f"{len(census.paths):,}, {format_size(census.bytes)}",
         "messages": f"{census.messages:,}, {format_size(decoded)} when decoded",
-        "types": ", ".join(f"{TYPES.get(k, 'others')} ({k}) {n:,}" for k, n in types.items()),
-        "versions": ", ".join(f"expver {k or 'unknown'} {n:,}" for k, n in versions.items()),
+        "types": ", ".join(f"{TYPES.get(k, 'others')} ({k}) {n:,}" for k, n in types.items() if len(types) > 1),
+        "versions": ", ".join(f"expver {k or 'unknown'} {n:,}" for k, n in versions.items() if len(versions) > 1),
         "variables": describe_variables(names.variable(kind) or str(kind) for kind in census.kinds),
         "intervals": _intervals(census),
         "units": _units(census, names),
@@ -91,7 +92,6 @@ def _first(name: str, texts: Sequence[str], count: int) -> list[str]:
 
 
 def _describe_missing(audit: Audit, table: Table, slots: np.ndarray) -> str:
-    """Describe the messages that a file lacks."""
     names = [audit.names[k] for k in np.unique(slots["name"])]
     leads = np.unique(slots["step"]) / 60
     return (
@@ -105,16 +105,11 @@ def _moments(seconds: np.ndarray) -> np.ndarray:
     return seconds.astype("datetime64[s]").astype("datetime64[m]")
 
 
-def _if_several(counts: dict[str, int]) -> dict[str, int]:
-    """Return the counts if there are several, otherwise an empty dictionary."""
-    return counts if len(counts) > 1 else {}
-
-
 def _intervals(census: Census) -> str:
     """Return a text with the intervals of all variables that are not instantaneous."""
     texts = []
     for name in census.names:
-        minutes, since_start = census.intervals_of(name)
+        minutes, since_start = census.intervals[name]
         if (minutes == INSTANT).all():
             continue
         hours = f"{format_values(minutes[minutes >= 0] / 60)} h" if (minutes >= 0).any() else ""

@@ -173,11 +173,6 @@ class Layout:
             return ReducedGrid.gaussian(list(eccodes.codes_get_gaussian_latitudes(self.gaussian)), self.counts)
         return Grid(tuple(self._latitudes), tuple(self._longitudes[0]))
 
-    @property
-    def latitude_count(self) -> int:
-        """The number of latitudes of `grid` if it is regular; Gaussian latitudes are counted between the edges."""
-        return len(self._latitudes)
-
     @cached_property
     def straight(self) -> bool:
         """Whether the values are stored in the order of a field of `grid`."""
@@ -293,7 +288,7 @@ def size_problem(handle: int, layout: Layout) -> str:
         return f"describes a grid between longitudes {layout.west:g} and {layout.east:g}"
     if get_whole(handle, "edition", 2) == 2 and (count := get_whole(handle, "numberOfDataPoints", points)) != points:
         return f"{described}, but states {count} points"
-    if layout.gaussian and layout.regular and (found := layout.latitude_count) != layout.rows:
+    if layout.gaussian and layout.regular and (found := len(layout._latitudes)) != layout.rows:
         return f"{described}, but {found} Gaussian latitudes lie between its edges"
     bits = get_whole(handle, "bitsPerValue", 0)
     if get_whole(handle, "bitmapPresent", 0):

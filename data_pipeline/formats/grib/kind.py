@@ -72,7 +72,7 @@ class Kind:
         name is one variable, such as `2t` or `stl1`; for a name such as `t`, `formats.levels` distinguishes the levels.
         `t` at a height of 2 m is `2t`, as some centres write it (`parameters.NEAR_GROUND`).
         """
-        if self.product or not _is_name(self.short_name):
+        if self.product or not re.fullmatch(r"[A-Za-z0-9_]+", self.short_name):
             return None
         near = NEAR_GROUND.get((self.short_name, self.level)) if self.type_of_level == "heightAboveGround" else None
         if near and own_process(near) in ("instant", self.process):
@@ -125,10 +125,6 @@ def _level(handle: int, key: str) -> float:
         return eccodes.codes_get_double(handle, key)
     except eccodes.KeyValueNotFoundError:
         return 0.0
-
-
-def _is_name(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9_]+", text) is not None
 
 
 ENSEMBLE_TEMPLATES = (2, 3, 4, 12, 13, 14, 199, 200)

@@ -38,11 +38,8 @@ class PackedMoments:
         """Collect packing and conversion of messages at `locations` (K, M)."""
         bits, decimals, places = (locations[name].astype(int) for name in ("bits", "decimal", "conversion"))
         numbers = np.empty((*bits.shape, 5))
-        numbers[..., 0], numbers[..., 1], numbers[..., 2] = (
-            np.ldexp(1.0, locations["binary"]),
-            locations["reference"],
-            1,
-        )
+        numbers[..., 0], numbers[..., 1] = np.ldexp(1.0, locations["binary"]), locations["reference"]
+        numbers[..., 2] = 1
         for decimal in set(decimals.ravel().tolist()) - {0}:
             numbers[decimals == decimal, 2] = scale_factors(0, decimal, SINGLE)[1]
         numbers[..., 3:] = np.array(conversions)[places]

@@ -4,7 +4,3 @@
 files. `data_pipeline.formats.cf` interprets the headers. Imported by `data_pipeline.formats`, `archive` and
 `inventory`.
 """
-
-from data_pipeline.formats.netcdf.file import is_netcdf
-
-__all__ = ["is_netcdf"]

@@ -169,8 +169,7 @@ class _ClassicHeader:
                 recorded.append((begin, math.prod(shape[1:]) * size))
             else:
                 fixed.append(begin + math.prod(shape) * size)
-        padded = (
-            sum(size + -size % 4 for _, size in recorded) if len(recorded) > 1 else sum(size for _, size in recorded)
-        )
+        sizes = [size for _, size in recorded]
+        padded = sum(size + -size % 4 for size in sizes) if len(sizes) > 1 else sum(sizes)
         ends = [begin + (records - 1) * padded + size for begin, size in recorded] if records else []
         return max(fixed + ends)

@@ -19,7 +19,6 @@ from data_pipeline.formats.cf.cf_catalog import BlockCatalog
 from data_pipeline.formats.cf.cf_header import Header
 from data_pipeline.formats.cf.coordinates import Horizontal
 from data_pipeline.formats.cf.positions import compact, runs
-from data_pipeline.formats.cf.summaries import interpret_summary
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.formats.netcdf.netcdf_header import netcdf_header
 from data_pipeline.grid import Grid
@@ -46,25 +45,10 @@ class NetCDFCatalog(BlockCatalog):
         return BlockReader(grid, layouts, self.rows["block"].copy(), self.rows["field"].copy())
 
 
-class NetCDFSummaries(NetCDFCatalog):
-    """A `NetCDFCatalog` that also holds the means, standard deviations and quantiles of `cf.summaries`."""
-
-    interpret = staticmethod(interpret_summary)
-
-
 def _layout(block: FieldBlock) -> BlockLayout:
-    data = block.data
-    assert isinstance(block.header.file, NetCDFFile)
-    return BlockLayout(
-        block.header.file,
-        data.name,
-        data.dimensions,
-        block.outer,
-        block.shape,
-        block.across,
-        block.horizontal,
-        block.conversion,
-    )
+    file, data, axes = block.header.file, block.data, (block.outer, block.shape, block.across)
+    assert isinstance(file, NetCDFFile)
+    return BlockLayout(file, data.name, data.dimensions, *axes, block.horizontal, block.conversion)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +70,8 @@ class BlockLayout:
         If the fields are all combinations of some positions along the outer dimensions, they are read in one call,
         otherwise one by one.
         """
-        axes = (
-            [np.unique(axis, return_inverse=True) for axis in np.unravel_index(fields, self.shape)]
-            if self.shape
-            else []
-        )
+        places = np.unravel_index(fields, self.shape) if self.shape else ()
+        axes = [np.unique(axis, return_inverse=True) for axis in places]
         if np.prod([len(values) for values, _ in axes], dtype=np.int64) > len(np.unique(fields)):
             for k in range(len(fields)):
                 self.read(dataset, fields[k : k + 1], outs[k : k + 1], window)
@@ -112,12 +93,12 @@ class BlockLayout:
         key: dict[str, Index] = {name: compact(values) for name, values in zip(self.outer, outer, strict=True)}
         key |= dict(zip(self.across, (slice(first, last + 1), slice(None)), strict=False))
         try:
-            stored = _variable(dataset, self.name)[tuple(key[name] for name in self.dimensions)]
+            values = dataset[self.name][tuple(key[name] for name in self.dimensions)]
         except (RuntimeError, OSError, IndexError) as error:
             raise InputError(
                 f"{self.file.path} is damaged: the values of {self.name} cannot be read ({error}); fetch it again"
             ) from None
-        values = _plain(stored)
+        values = np.ma.filled(values if values.dtype.kind == "f" else values.astype(DOUBLE), np.nan)
         if self.conversion != Conversion():
             values = values.astype(DOUBLE) * self.conversion.factor + self.conversion.offset
         values = values.transpose([self.dimensions.index(name) for name in (*self.outer, *self.across)])
@@ -145,16 +126,5 @@ class BlockReader:
                 for k in [k for k in numbers if self.blocks[k].file == file]:
                     mine = np.flatnonzero(blocks == k)
                     places = zip(*np.unravel_index(there[mine], wanted.shape), strict=True)
-                    self.blocks[k].read(
-                        dataset, self.field[fields[mine]], [out[(*place, ...)] for place in places], window
-                    )
-
-
-def _variable(dataset: netCDF4.Dataset, name: str) -> netCDF4.Variable:
-    return dataset[name]
-
-
-def _plain(values: np.ndarray) -> np.ndarray:
-    """Return floating-point values, NaN where missing."""
-    floating = values if values.dtype.kind == "f" else values.astype(DOUBLE)
-    return np.ma.filled(floating, np.nan)
+                    outs = [out[(*place, ...)] for place in places]
+                    self.blocks[k].read(dataset, self.field[fields[mine]], outs, window)

@@ -140,11 +140,9 @@ def load_structure(file: NetCDFFile) -> FileStructure | None:
     try:
         read = {name: _decode(value, arrays) for name, value in header["read"].items()}
         variables = {}
-        for name, (dimensions, shape, kind, attributes) in header["variables"].items():
+        for name, (axes, shape, kind, attributes) in header["variables"].items():
             own = {key: _decode(value, arrays) for key, value in attributes.items()}
-            variables[name] = StoredVariable(
-                tuple(dimensions), tuple(shape), kind, own, partial(read.__getitem__, name)
-            )
+            variables[name] = StoredVariable(tuple(axes), tuple(shape), kind, own, partial(read.__getitem__, name))
         return FileStructure(tuple(header["dimensions"]), variables, tuple(header["groups"]), read)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -20,9 +20,9 @@ class TableCatalog(NetCDFCatalog):
 
     @classmethod
     def read_blocks(
-        cls, path: FileAddress, names: NameMap, timeless: bool = False
+        cls, path: FileAddress, names: NameMap, timeless: bool = False, summaries: bool = False
     ) -> list[FieldBlock | RefusedVariable]:
-        """Return the variables of the forecasts and of the observations of a table."""
+        """Return the variables of the forecasts and of the observations of a table, which has no summaries."""
         files = as_netcdf(*expand_paths(path))
         return [block for file in files for block in super(TableCatalog, cls).read_blocks(file, names, timeless)]
 

@@ -366,7 +366,6 @@ class _Rows:
 
 
 def _first(table: pd.DataFrame, role: Role) -> str | None:
-    """Return the column of a table of stations with a role, or None."""
     names = [str(name) for name in table.columns]
     return Columns.of([*names, "?"], ["?"], "the stations").roles.get(role)
 

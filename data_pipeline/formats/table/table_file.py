@@ -47,9 +47,8 @@ def contents(path: Path) -> list[str]:
 def as_netcdf(path: Path) -> list[Path]:
     """Return the NetCDF files in the cache that hold the forecasts and the observations of a table."""
     beside = stations_beside(path)
-    identity = json.dumps(
-        [READER_VERSIONS["table"], describe_state(path), str(beside), beside and describe_state(beside)]
-    )
+    states = [describe_state(path), str(beside), beside and describe_state(beside)]
+    identity = json.dumps([READER_VERSIONS["table"], *states])
     folder = cache_folder("table") / sha256_of_bytes(bytes(path.absolute()))[:24]
     if known := read_cache("table", path, identity):
         files = [folder / name for name in known[0]["files"]]
@@ -113,14 +112,9 @@ def read_table(path: Path) -> pd.DataFrame:
         names = [name.strip(" \"'\n") for name in head.split(separator)]
         texts = {name: str for name in names if role_of_column(name) == "station"}
         return pd.read_csv(
-            path,
-            sep=separator,
-            decimal=decimal,
-            dtype=texts,
-            skiprows=comments,
-            skipinitialspace=True,
+            path, sep=separator, decimal=decimal, dtype=texts, skiprows=comments, skipinitialspace=True,
             encoding="utf-8-sig",
-        )
+        )  # fmt: skip
     except ImportError:
         raise InputError(
             f"reading {path} needs the package fastparquet; run: pip install 'deepweather[parquet]'"

@@ -6,7 +6,3 @@ reads the metadata of a store, and `zarr_catalog` lists and reads the fields of 
 interprets the headers, `anemoi` those of anemoi's datasets. `new_store` writes a store. Imported by
 `data_pipeline.formats`, `data_pipeline.writing`, `archive` and `inventory`.
 """
-
-from data_pipeline.formats.zarr.detection import is_zarr
-
-__all__ = ["is_zarr"]

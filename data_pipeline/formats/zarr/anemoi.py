@@ -128,7 +128,6 @@ def _block(
     file: AnemoiFile, header: Header, data: DataVariable, outer: tuple[str, ...], across: tuple[str, ...],
     names: NameMap, timeless: bool,
 ) -> FieldBlock:  # fmt: skip
-    """Return the fields of a variable."""
     about = (file.attributes.get("variables_metadata") or {}).get(data.name) or {}
     given = names.given(data.name)
     variable = given or _variable(data.name, about, names)

@@ -26,7 +26,6 @@ from data_pipeline.formats.cf.cf_header import Header
 from data_pipeline.formats.cf.cf_variables import NameMap
 from data_pipeline.formats.cf.coordinates import Horizontal
 from data_pipeline.formats.cf.positions import compact, runs
-from data_pipeline.formats.cf.summaries import interpret_summary
 from data_pipeline.formats.zarr.anemoi import AnemoiFile, anemoi_blocks, is_anemoi
 from data_pipeline.formats.zarr.array import ZarrArray
 from data_pipeline.formats.zarr.zarr_header import ZarrFile, zarr_header
@@ -93,7 +92,7 @@ class ArrayLayout:
     columns: int
     horizontal: Horizontal
     conversion: Conversion
-    width: int = 0
+    width: int
 
     @cached_property
     def _masks(self) -> bool:
@@ -288,11 +287,13 @@ class ZarrCatalog(BlockCatalog):
         return zarr_header(path)
 
     @classmethod
-    def blocks_of(cls, header: Header, names: NameMap, timeless: bool) -> list[FieldBlock | RefusedVariable]:
+    def blocks_of(
+        cls, header: Header, names: NameMap, timeless: bool, summaries: bool
+    ) -> list[FieldBlock | RefusedVariable]:
         """Return the variables that have latitudes and longitudes."""
         if isinstance(header.file, ZarrFile) and is_anemoi(header.file):
             return anemoi_blocks(header.file, names, timeless)
-        return super().blocks_of(header, names, timeless)
+        return super().blocks_of(header, names, timeless, summaries)
 
     def reader_on(self, grid: Grid) -> ChunkReader:
         """Return the reader of these fields, which are all on one grid."""
@@ -305,12 +306,6 @@ class ZarrCatalog(BlockCatalog):
         return ChunkReader(grid, layouts, self.rows["block"].copy(), field)
 
 
-class ZarrSummaries(ZarrCatalog):
-    """A `ZarrCatalog` that also holds the means, standard deviations and quantiles of `cf.summaries`."""
-
-    interpret = staticmethod(interpret_summary)
-
-
 def _layout(block: FieldBlock) -> ArrayLayout:
     file, data = block.header.file, block.data
     assert isinstance(file, ZarrFile)
@@ -318,27 +313,13 @@ def _layout(block: FieldBlock) -> ArrayLayout:
         # A chunk holds all variables of a time: like its times, they are kept for the next reading.
         cell, grid = len(file.data.metadata.shape) - 1, block.horizontal.grid
         rows, columns = (cell + 1, cell) if isinstance(grid, ReducedGrid) else (cell, cell + 1)
+        array, outer, times = file.data, tuple(range(cell)), (0, 1, 3)[: cell - 1]
         width = 0 if len(block.across) < 2 else grid.shape[1]
-        return ArrayLayout(
-            file.data,
-            tuple(range(cell)),
-            (0, 1, 3)[: cell - 1],
-            rows,
-            columns,
-            block.horizontal,
-            block.conversion,
-            width,
-        )
-    times = {name for coordinate in block.time.coordinates for name in coordinate.dimensions}
-    axis = {name: k for k, name in enumerate(data.dimensions)}
-    # Stations have no column dimension; a single point also has no row dimension.
-    rows, columns = (*(axis[name] for name in block.across), len(axis), len(axis) + 1)[:2]
-    return ArrayLayout(
-        file.arrays[data.name],
-        tuple(axis[name] for name in block.outer),
-        tuple(axis[name] for name in block.outer if name in times),
-        rows,
-        columns,
-        block.horizontal,
-        block.conversion,
-    )
+    else:
+        dated = {name for coordinate in block.time.coordinates for name in coordinate.dimensions}
+        axis = {name: k for k, name in enumerate(data.dimensions)}
+        # Stations have no column dimension; a single point also has no row dimension.
+        rows, columns = (*(axis[name] for name in block.across), len(axis), len(axis) + 1)[:2]
+        array, outer, width = file.arrays[data.name], tuple(axis[name] for name in block.outer), 0
+        times = tuple(axis[name] for name in block.outer if name in dated)
+    return ArrayLayout(array, outer, times, rows, columns, block.horizontal, block.conversion, width)

@@ -93,7 +93,6 @@ def describe_store(address: FileAddress) -> list[object]:
 
 
 def _store(address: FileAddress) -> ZarrStore:
-    """Return the store at an address, of the kind that is there."""
     if is_references(address):
         return ReferenceStore(address)
     if is_icechunk(address):

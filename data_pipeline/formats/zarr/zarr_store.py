@@ -60,11 +60,6 @@ class ZarrStore:
         """Whether the chunks are at URLs, where a request for each of them would take too long."""
         return isinstance(self.path, Url)
 
-    @property
-    def most_keys(self) -> int:
-        """Most keys whose contents go into the fingerprint; they represent all keys."""
-        return 1 << 11 if self.is_remote else 1 << 16
-
     def opened(self) -> Store:
         """Return the store as zarr-python opens it."""
         return _opened(self.path, self.stamp(), os.getpid())
@@ -227,6 +222,5 @@ async def _ask(place: str, is_remote: bool, request: Callable[[], Awaitable[Any]
 
 
 def _reason(error: Exception) -> str:
-    """Return the cause of a failed request in a few words."""
     status, message = getattr(error, "status", None), getattr(error, "message", None)
     return f"HTTP {status} {message}" if status else str(error) or type(error).__name__

@@ -117,7 +117,6 @@ class Twin:
         say(f"twin: all {len(self.pairs())} start pairs are in {self.path}")
 
     def _write_missing(self, missing: list[StartPair]) -> None:
-        """Integrate and write the missing start pairs, and show the progress."""
         total = len(self.pairs())
         progress = Progress("twin: start pair", total, total - len(missing))
         workers = min(self.workers or processors(), len(missing))

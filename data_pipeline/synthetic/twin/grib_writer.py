@@ -145,7 +145,6 @@ def rows_first(fields: Tensor) -> Tensor:
 
 
 def _variable_keys(variable: Variable) -> dict[str, int | str]:
-    """Return the keys of a variable and its level."""
     level = "isobaricInhPa" if variable.level else "surface"
     return {"typeOfLevel": level, "level": variable.level, "shortName": variable.name}
 

@@ -50,14 +50,8 @@ class Physics:
     """All processes except advection."""
 
     def __init__(self, flow: QuasiGeostrophy, earth: Earth, climate: Climate, parameters: Parameters) -> None:
-        sphere = flow.sphere
-        self.sphere, self.flow, self.earth, self.climate, self.parameters = (
-            sphere,
-            flow,
-            earth,
-            climate,
-            parameters,
-        )
+        self.sphere = sphere = flow.sphere
+        self.flow, self.earth, self.climate, self.parameters = flow, earth, climate, parameters
         self._cos = torch.sqrt(sphere.cos2[:, :, 0])
         self._sea = 1 - earth.land
 

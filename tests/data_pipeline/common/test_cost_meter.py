@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.common import cost_meter, energy, run_start
-from data_pipeline.common.cost_meter import CostMeter, Usage, peak_memory
+from data_pipeline.common.cost_meter import CostMeter, Usage
 from data_pipeline.common.energy import GPUCounter, MeasurementError, processor_zones
+from data_pipeline.common.machine_memory import peak_memory
 
 
 def write_zone(folder, zone, name, value, span=1_000_000_000):
@@ -129,7 +130,7 @@ def test_peak_memory_is_that_of_this_process_alone():
     """`getrusage` counts the 300 MB of the process that starts the other one, which has 100 MB itself."""
     large = np.ones(300_000_000, np.uint8)
     code = (
-        "import os, numpy as np; from data_pipeline.common.cost_meter import peak_memory\n"
+        "import os, numpy as np; from data_pipeline.common.machine_memory import peak_memory\n"
         "before = peak_memory(); x = np.ones(100_000_000, np.uint8); del x; print(before, peak_memory())"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

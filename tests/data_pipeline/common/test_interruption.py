@@ -143,7 +143,7 @@ def test_a_library_that_does_not_return_is_ended(program):
     """Python's handler never runs: the main thread reads a pipe in C, where an interrupted call starts again."""
     process = program("""
         import ctypes
-        interruption.PATIENCE = 0.2
+        interruption.AT_MOST = 0.2
         interruption.install()
         libc, ends = ctypes.CDLL(None), os.pipe()
         for each in interruption.SIGNALS:
@@ -157,9 +157,30 @@ def test_a_library_that_does_not_return_is_ended(program):
     assert ended(process) == (3, "", f"error: {interruption.INTERRUPTED}\n")
 
 
+@pytest.mark.parametrize(
+    ("handlers", "code"),
+    [("install()", 3), ("handled(); handlers.__enter__()", 0)],
+    ids=["a command", "a program such as a notebook"],
+)
+def test_a_slow_end_is_cut_short_but_in_programs_of_others(program, handlers, code):
+    process = program(f"""
+        interruption.AT_MOST = 0.1
+        handlers = interruption.{handlers}
+        try:
+            tell('ready')
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            time.sleep(1)
+            tell('saved')
+    """)
+    process.send_signal(signal.SIGTERM)
+    output, errors = ("", f"error: {interruption.INTERRUPTED}\n") if code else ("saved\n", "")
+    assert ended(process) == (code, output, errors)
+
+
 def test_the_third_signal_of_a_kind_ends_the_process(program):
     process = program("""
-        interruption.ONE_SIGNAL = 0
+        interruption.ONE_SIGNAL, interruption.AT_MOST = 0, 1000
         interruption.install()
         word = 'ready'
         while True:
@@ -222,7 +243,7 @@ def test_a_signal_while_children_start_is_handled_after_it():
 
 def test_a_forked_child_does_not_end_its_parent(program):
     process = program("""
-        interruption.PATIENCE = 0.01
+        interruption.AT_MOST = 0.01
         interruption.install()
         ends = os.pipe()
         if (child := os.fork()) == 0:

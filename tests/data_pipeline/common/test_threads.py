@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.common import threads
+from data_pipeline.common import machine_memory, threads
 from data_pipeline.common.threads import BUDGET, in_threads, processors, processors_of_rank
 
 
@@ -110,12 +110,14 @@ def test_processors_of_a_rank(monkeypatch, variables, expected):
         ("rubbish", {}, None),
     ],
 )
-def test_the_quota_of_the_control_group(tmp_path, own, files, expected):
-    (tmp_path / "own").write_text(own)
+def test_the_quota_of_the_control_group(tmp_path, monkeypatch, own, files, expected):
+    (tmp_path / "cgroup").write_text(own)
+    for name in ("PROCESS", "CGROUPS"):
+        monkeypatch.setattr(machine_memory, name, tmp_path)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    assert threads._quota(tmp_path / "own", tmp_path) == expected
+    assert threads._quota() == expected
 
 
 def test_pools_are_made_in_one_place():

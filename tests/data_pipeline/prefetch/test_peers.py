@@ -101,8 +101,9 @@ def pair(numbered):
 def meet(store=None):
     """Return two ranks that know each other; the second one waits for the first one's secret."""
     store = store or HashStore()
+    host = "127.0.0.1"
     with ThreadPoolExecutor(2) as pool:
-        ranks = [pool.submit(SocketPeers.from_store, rank, 2, store, "run", timeout=60) for rank in range(2)]
+        ranks = [pool.submit(SocketPeers.from_store, rank, 2, store, "run", host, timeout=60) for rank in range(2)]
         return [rank.result() for rank in ranks]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from score_cases import autoregressive
 
+from benchmarks.control_charts import run_length
 from evaluation.monitoring.control_chart import (
     SMOOTHING,
     autocorrelation,
@@ -14,7 +15,6 @@ from evaluation.monitoring.control_chart import (
     control_limits,
     moving_average,
     round_up,
-    run_length,
 )
 
 REFERENCE, HORIZON, TRIALS = 90, 365, 600
@@ -34,17 +34,17 @@ def test_false_alarms_are_as_rare_as_promised_and_a_shift_is_found(r):
     for charts in (1, 10):
         chance = chance_of_chart(charts)
         limits = [control_limits(one, REFERENCE, HORIZON, chance)[1] for one in found]
-        alarms = (run_length(averages(series), limits, two_sided=True) <= HORIZON).mean()
+        alarms = (run_length(averages(series), limits) <= HORIZON).mean()
         error = math.sqrt(chance * (1 - chance) / TRIALS)
         assert alarms < chance + 3 * error
         if charts == 1:
             assert alarms > 0.4 * chance
-            lengths = run_length(averages(series), limits, two_sided=True)
+            lengths = run_length(averages(series), limits)
             # Series without an alarm count with the days that they were watched, which is too few.
             assert lengths.mean() > 0.5 * HORIZON
     shifted = series.copy()
     shifted[REFERENCE:] += 4 if r == 0.9 else 2
-    assert np.median(run_length(averages(shifted), limits, two_sided=True)) < 40
+    assert np.median(run_length(averages(shifted), limits)) < 40
 
 
 def test_limits_of_a_long_reference_are_those_of_known_parameters():

@@ -172,12 +172,13 @@ def test_shares_of_a_file_with_the_layer_are_those_of_its_members(calm, files, c
     """With the layer, members are counted as they are; without it, at the levels that the layer would have had."""
     write_members(files / "with.nc", 60, shift_from=30)
     write_members(files / "without.nc", 60, shift_from=30, shift=1.51)
-    record = {"output_sha256": hashlib.sha256((files / "with.nc").read_bytes()).hexdigest()}
-    record |= {"layers": [{"corrector": state(calm[0])["about"]["corrector"]}]}
+    own = state(calm[0])["about"]["corrector"]
+    record = {"correctors": [{"sha256": own}], "options": {"conformal": [own]}}
+    record["output"] = {"sha256": hashlib.sha256((files / "with.nc").read_bytes()).hexdigest()}
     found = {}
     for name in ("with", "without"):
-        # The record of an older file of this name does not count.
-        (files / f"{name}.nc.conformal.json").write_text(json.dumps(record))
+        # The sidecar of an older file of this name does not count.
+        (files / f"{name}.nc.json").write_text(json.dumps(record))
         ended = run_monitor(command, files, tmp_path / name, f"{name}.nc", "analyses.nc")
         assert ended.code == 4, ended.stderr  # the shift is an alarm
         verified = state(tmp_path / name)["verified"]

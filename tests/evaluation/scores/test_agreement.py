@@ -61,7 +61,9 @@ def test_parts_of_the_crps_of_members():
     found = crps_for_ensemble(forecast, observed, "member", include_components=True)
     parts = [found.sel(component=name) for name in ("overforecast_penalty", "spread", "underforecast_penalty")]
     np.testing.assert_allclose(score_of("crps_parts", CASE), parts, **EXACT)
-    forecast, observed = labelled(make_case(Ensemble(NORMAL.forecast.sample(20)), NORMAL.truth))
+    forecast, observed = labelled(
+        make_case(Ensemble(NORMAL.forecast.quantile(torch.rand(20, *NORMAL.truth.shape))), NORMAL.truth)
+    )
     median = np.median(forecast, axis=0)
     sampled = make_case(Ensemble(torch.from_numpy(forecast.values).view(20, *NORMAL.truth.shape)), NORMAL.truth)
     np.testing.assert_allclose(score_of("mae", sampled), np.mean(abs(median - observed.values)), **EXACT)

@@ -11,8 +11,8 @@ from evaluation.significance.field_significance import (
     date_blocks,
     field_p_values,
     longest_lead_blocks,
-    significant_cells,
 )
+from evaluation.significance.model_comparison import discoveries
 
 DAY = 86_400
 MONTHS = 30 * DAY * np.arange(8)
@@ -57,7 +57,7 @@ def test_p_values_are_those_of_a_t_test_on_block_means():
         found = field_p_values(model, raw, MONTHS)
         np.testing.assert_allclose(found, stats.ttest_1samp(means, 0).pvalue, rtol=1e-10)
     assert (field_p_values(raw, raw, MONTHS) == 1).all()
-    assert not significant_cells(raw, raw, MONTHS).any()
+    assert not discoveries(field_p_values(raw, raw, MONTHS)).any()
 
 
 def test_cells_with_few_blocks_are_not_tested():
@@ -68,7 +68,7 @@ def test_cells_with_few_blocks_are_not_tested():
     total = np.where(weight > 0, 5 + rng.normal(size=weight.shape) / 9, 0)
     p_values = field_p_values(WeightedMean(total, weight), WeightedMean(0 * total, weight), MONTHS)
     assert np.isnan(p_values).tolist() == [[True, False], [False, False]]
-    found = significant_cells(WeightedMean(total, weight), WeightedMean(0 * total, weight), MONTHS)
+    found = discoveries(field_p_values(WeightedMean(total, weight), WeightedMean(0 * total, weight), MONTHS))
     assert found.tolist() == [[False, True], [True, True]]
 
 
@@ -97,7 +97,7 @@ def test_at_most_5_percent_of_the_discoveries_are_false(name, share):
     for trial in range(trials):
         values = truth + weather(np.random.default_rng([7, trial, len(days)]), days, memory, SHAPE)
         sums = sums_in_blocks(values, blocks)
-        found = significant_cells(sums, WeightedMean(0 * sums.total, sums.weight), block_times(blocks, times))
+        found = discoveries(field_p_values(sums, WeightedMean(0 * sums.total, sums.weight), block_times(blocks, times)))
         rates.append((found & (truth == 0)).sum() / max(found.sum(), 1))
         found_share.append(found[truth > 0].mean() if share else 1.0)
     assert np.mean(rates) <= 0.05
@@ -110,7 +110,7 @@ def test_a_map_finds_at_least_what_a_t_test_on_independent_pairs_of_starts_finds
     for trial in range(40):
         values = truth + weather(np.random.default_rng([8, trial]), days, 5.0, SHAPE)
         sums = WeightedMean(values, np.ones(values.shape))
-        ours.append(significant_cells(sums, WeightedMean(0 * values, sums.weight), DAY * days)[:, ::2].mean())
+        ours.append(discoveries(field_p_values(sums, WeightedMean(0 * values, sums.weight), DAY * days))[:, ::2].mean())
         p_values = stats.ttest_1samp(values.reshape(16, 2, *SHAPE).mean(1), 0).pvalue
         theirs.append((stats.false_discovery_control(p_values.ravel()) <= 0.05).reshape(SHAPE)[:, ::2].mean())
     assert np.mean(ours) > 0.9 * np.mean(theirs) > 0.3

@@ -9,8 +9,10 @@ from correction_runs import random_corrector, write_members
 from grib_parts import GRID
 from scipy import stats
 
+from data_pipeline.common.identity import sha256_of
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.task import Task, Variable
+from evaluation.monitoring.verification import has_conformal_layer
 from models.members.conformal import ConformalLayer, band_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
@@ -35,8 +37,6 @@ def files(tmp_path):
 
 
 def layer(folder, name="conformal.json", **other):
-    from data_pipeline.common.identity import sha256_of
-
     scores = {("2t", 24): {name: 1.5 * NOMINAL + move for name, move in MOVES.items()}}
     made = ConformalLayer(sha256_of(folder / "emos.safetensors"), 0.8, 0.1, scores, {("2t", 24): 10})
     (folder / name).write_text(json.dumps(made.to_json() | other))
@@ -73,6 +73,8 @@ def test_members_are_those_of_the_moved_normal_in_the_same_order(files, command)
     expected = mean + move * spread + 1.5 * (order - mean)
     np.testing.assert_allclose(np.sort(moved[0], axis=0), expected, atol=5e-3 * spread.max())
     np.testing.assert_array_equal(raw[0].argsort(0), moved[0].argsort(0))
+    own = sha256_of(files / "emos.safetensors")
+    assert [has_conformal_layer(files / name, own) for name in ("moved.grib", "plain.grib")] == [True, False]
 
 
 def test_wrong_values_and_layers_of_another_corrector_are_one_sentence(files, command):

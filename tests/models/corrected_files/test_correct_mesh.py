@@ -15,7 +15,7 @@ from ranks import run_on_ranks
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.engines.shared_reading import SharedReading
+from models.engines.forecast import SharedReading
 from models.members.options import CorrectionOptions
 from models.parallel.mesh import Mesh, arrange_mesh
 

@@ -8,7 +8,7 @@ import eccodes
 import numpy as np
 import pytest
 import xarray as xr
-from correction_runs import random_corrector
+from correction_runs import random_corrector, read_sidecar
 from forecast_files import write_forecasts
 from grib_parts import GRID, KEYS
 
@@ -18,7 +18,6 @@ from data_pipeline.task import Task
 from data_pipeline.writing import Encoder
 from models.corrected_files.correct_files import correct_files
 from models.corrected_files.input_files import ENDINGS
-from models.corrected_files.sidecar import read_sidecar
 from models.correction.guards import Guard
 from models.engines.torch_engine import TorchEngine
 from models.members.options import CorrectionOptions

@@ -1,7 +1,6 @@
 """The sidecar and the audit of a corrected file; late members; runs that are killed."""
 
 import hashlib
-import json
 import os
 import signal
 import time
@@ -9,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from correction_runs import correct, random_corrector, read_values, write_members
+from correction_runs import correct, random_corrector, read_sidecar, read_values, write_members
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
@@ -17,7 +16,7 @@ from data_pipeline.common.files import remove_abandoned_files
 from data_pipeline.task import Task, Variable
 from data_pipeline.writing import Edit, rewrite
 from data_pipeline.writing.readback import read_back, same_order
-from models.corrected_files.sidecar import read_sidecar, sidecar_path, write_sidecar
+from models.corrected_files.sidecar import sidecar_path
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 
@@ -55,18 +54,6 @@ def test_the_sidecar_describes_the_output_and_a_failed_run_leaves_both(tmp_path)
     with pytest.raises(InputError):
         correct(corrector(), [tmp_path / "in", tmp_path / "in2"], output)
     assert (output.read_bytes(), read_sidecar(output)) == before
-
-
-def test_a_sidecar_of_another_file_is_refused(tmp_path):
-    (tmp_path / "out").write_bytes(b"one")
-    with pytest.raises(InputError, match="there is no"):
-        read_sidecar(tmp_path / "out")
-    write_sidecar(tmp_path / "out", {"output": {"sha256": hashlib.sha256(b"two").hexdigest()}})
-    with pytest.raises(InputError, match="describes another file"):
-        read_sidecar(tmp_path / "out")
-    sidecar_path(tmp_path / "out").write_text(json.dumps([]))
-    with pytest.raises(InputError, match="is damaged"):
-        read_sidecar(tmp_path / "out")
 
 
 def test_the_audit_finds_lost_messages_and_members_that_changed_places(tmp_path):

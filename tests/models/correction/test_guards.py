@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from correction_runs import correct, random_corrector, read_messages, write_members
+from correction_runs import correct, random_corrector, read_messages, read_sidecar, write_members
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
@@ -14,7 +14,6 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.combine import combine
-from models.corrected_files.sidecar import read_sidecar
 from models.correction.guards import Guard
 from models.corrector import Corrector
 from models.engines.torch_engine import TorchEngine

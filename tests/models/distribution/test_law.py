@@ -254,17 +254,6 @@ def test_score_and_moments_are_integrals_of_the_distribution_function(law):
 
 
 @every
-def test_mean_and_score_are_those_of_draws(law):
-    one, count = law(), 2000
-    drawn = one.sample(count, torch.Generator().manual_seed(3))
-    assert drawn.shape == (count, CELLS)
-    error = 6 * one.std / math.sqrt(count) + 1e-9
-    assert ((one.mean - drawn.mean(0)).abs() <= error).all()
-    y = torch.full((CELLS,), 0.8, dtype=torch.float64)
-    assert ((one.crps(y) - Ensemble(drawn).crps(y, fair=True)).abs() <= 2 * error).all()
-
-
-@every
 def test_the_density_is_the_slope_of_the_distribution_function(law):
     one, step = law(), 1e-5
     where = smooth(one)
@@ -285,7 +274,6 @@ def test_a_bound_is_kept(law):
     for part in parts:
         assert (part.bound == 0).all()
         assert (part.quantile(torch.tensor([1e-12, 0.5]).double()) >= 0).all()
-        assert (part.sample(50) >= 0).all()
         assert (part.cdf(part.bound - 1e-9) == 0).all()
         moved = part.affine(torch.tensor(3.0).double(), torch.tensor(2.0).double())
         assert (moved.bound == 3).all()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import asdict
 
 import numpy as np
 import onnx
@@ -88,7 +89,7 @@ def test_the_file_describes_the_corrector(exported):
     np.testing.assert_array_equal(own.known, other.known != 0)
     details = read_exported(onnx_path).details
     assert details["source"]["sha256"] == TorchEngine(Corrector.load(path), path=path).description.sha256
-    assert details["equality"] == json.loads(json.dumps(equality.to_json()))
+    assert details["equality"] == json.loads(json.dumps(asdict(equality)))
     assert 0 < equality.largest_difference["2t"] < 0.01
     onnx.checker.check_model(onnx.load(exported[1]))
 
@@ -210,7 +211,7 @@ def test_a_damaged_file_is_refused(exported, tmp_path):
     for at in draw.integers(20, len(content), 40).tolist():
         path.write_bytes(content[:at])
         with pytest.raises(InputError, match=str(path)):
-            OnnxEngine(path, threads=1)
+            OnnxEngine(path)
     graph_end = len(content) * 9 // 10
     for at in draw.integers(40, graph_end, 40).tolist():
         damaged = bytearray(content)

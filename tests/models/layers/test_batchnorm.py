@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from data_pipeline.grid import Grid
 from models.layers import norms
-from models.layers.norms import BatchNorm2d, ChannelNorm, GroupNorm
+from models.layers.norms import BatchNorm2d, ChannelNorm, FieldNorm
 from models.parallel.exchange import count_sent_bytes
 from models.parallel.mesh import arrange_mesh
 
@@ -108,10 +108,10 @@ def half_precision(rank):
 
 
 def messages(rank):
-    """Bytes of a step's sums for batch and group normalisation, forward and backward."""
+    """Bytes of a step's sums for batch and field normalisation, forward and backward."""
     domain, x = hybrid(), torch.randn(2, CHANNELS, 6 + rank % 2, 16, requires_grad=True)
     found = []
-    for layer in (BatchNorm2d(domain, CHANNELS), GroupNorm(domain, 3, CHANNELS)):
+    for layer in (BatchNorm2d(domain, CHANNELS), FieldNorm(domain, CHANNELS)):
         with count_sent_bytes() as forward:
             y = layer(x)
         with count_sent_bytes() as backward:
@@ -123,7 +123,7 @@ def messages(rank):
 def compiled(rank):
     domain = arrange_mesh(1, 2).domain(GRID)
     x = torch.randn(2, CHANNELS, *domain.own_shape, generator=torch.Generator().manual_seed(rank))
-    net = nn.Sequential(BatchNorm2d(domain, CHANNELS), GroupNorm(domain, 2, CHANNELS))
+    net = nn.Sequential(BatchNorm2d(domain, CHANNELS), FieldNorm(domain, CHANNELS))
     results = []
     for model in (net, torch.compile(copy.deepcopy(net), fullgraph=True, backend="aot_eager")):
         model(x).square().sum().backward()
@@ -139,7 +139,7 @@ def all_checks(rank):
 def test_ranks_give_the_results_of_one_process():
     """Only statistics are sent: mean and variance forward, two sums backward, and the unknown number of values."""
     ranks = run_on_ranks(4, all_checks)
-    for steps, with_large_mean, (output, variance), (batch, group) in ranks:
+    for steps, with_large_mean, (output, variance), (batch, field) in ranks:
         # PyTorch's own layer loses 4 of 16 digits for a mean of 1e4.
         for (found, statistics), (_, first), tolerance in zip(steps, ranks[0][0], (1e-12, 1e-10), strict=True):
             assert max(found.values()) < tolerance, found
@@ -148,7 +148,7 @@ def test_ranks_give_the_results_of_one_process():
         assert output < 2**-7, "half precision has eight significant bits"
         assert variance < 1e-5, "half precision is summed in double precision"
         assert batch == ({"sum": 8 * (2 * CHANNELS + 1)}, {"sum": 8 * 2 * CHANNELS})
-        assert group == ({"sum": 8 * 2 * 2 * 3}, {"sum": 8 * 2 * 2 * 3})
+        assert field == ({"sum": 8 * 2 * 2}, {"sum": 8 * 2 * 2})
 
 
 def test_compiled_layers_of_two_ranks_give_the_same_numbers():

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from data_pipeline.grid import Grid
-from models.layers.convolution import Conv2d
-from models.layers.member_convolution import MemberConv2d
+from models.layers.convolution import Conv2d, MemberConv2d
 from models.networks.trunk import Trunk
 
 GRID = Grid.regular(7, 12)

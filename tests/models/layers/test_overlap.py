@@ -21,20 +21,20 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, count_sent_bytes
 from models.parallel.halo import plan_halo
 
-CONVOLUTIONS = {"half shifted": [(2, 1, 2), (3, 1, 1), (5, 1, 2), (3, 2, 2), (4, 2, 1)], "area": [(5, 1, 2), (3, 2, 2)]}
-"""Kernel, stride, groups, by grid."""
+CONVOLUTIONS = {"half shifted": [2, 3, 5], "area": [5]}
+"""Kernels by grid."""
 
 
 class AlwaysOverlapping(Conv2d):
     """A convolution that overlaps at any size."""
 
     def forward(self, x):
-        return convolve(x, self.weight, self.bias, self.window.exchange, self.stride[0], self.groups)
+        return convolve(x, self.weight, self.bias, self.window.exchange)
 
 
-def layer_on(domain, kernel=3, stride=1, groups=1, kind=Conv2d):
+def layer_on(domain, kernel=3, kind=Conv2d):
     torch.manual_seed(4)
-    return kind(domain, 4, 6, kernel, stride, groups).double()
+    return kind(domain, 4, 6, kernel).double()
 
 
 def field_on(domain):
@@ -59,19 +59,19 @@ def domain_here(rank, grid=GRIDS["odd rows"]):
 def against_one_rank(rank):
     """Largest differences to one rank, if all ranks overlap and if every second one does."""
     found = {}
-    for title, cases in CONVOLUTIONS.items():
+    for title, kernels in CONVOLUTIONS.items():
         grid = GRIDS[title]
         domain = domain_here(rank, grid)
-        for case in cases:
-            one, _ = differentiate_layer(layer_on(grid, *case), field_on(Domain.of(grid)))
-            _, least = differentiate_layer(layer_on(domain, *case), field_on(domain))
+        for kernel in kernels:
+            one, _ = differentiate_layer(layer_on(grid, kernel), field_on(Domain.of(grid)))
+            _, least = differentiate_layer(layer_on(domain, kernel), field_on(domain))
             for road, kind in (("all", AlwaysOverlapping), ("every second", (Conv2d, AlwaysOverlapping)[rank % 2])):
-                layer = layer_on(domain, *case, kind)
+                layer = layer_on(domain, kernel, kind)
                 many, sent = differentiate_layer(layer, field_on(domain))
                 many[2:] = [allsum(part, domain) for part in many[2:]]
                 expected = [layer.out.cut(one[0]), domain.cut(one[1]), *one[2:]]
                 difference = max(float((a - b).abs().max()) for a, b in zip(many, expected, strict=True))
-                found[title, *case, road] = difference, sent == least
+                found[title, kernel, road] = difference, sent == least
     return found
 
 
@@ -85,7 +85,7 @@ def without_some_gradients(rank):
         """Return the requested gradients, ours and PyTorch's, and the bytes sent back."""
         results = []
         for function in (
-            lambda: convolve(x, weight, bias, exchange, 1, 1),
+            lambda: convolve(x, weight, bias, exchange),
             lambda: functional.conv2d(exchange(x), weight, bias),
         ):
             y = function()
@@ -152,11 +152,11 @@ def for_compilers(rank):
     domain = domain_here(rank)
     layer, x = layer_on(domain, kind=AlwaysOverlapping), field_on(domain)
     number = layer.window.exchange.number
-    y, window = torch.ops.deepweather.convolve(x, layer.weight, layer.bias, number, 1, 1)
-    torch.library.opcheck(torch.ops.deepweather.convolve.default, (x, layer.weight, layer.bias, number, 1, 1))
+    y, window = torch.ops.deepweather.convolve(x, layer.weight, layer.bias, number)
+    torch.library.opcheck(torch.ops.deepweather.convolve.default, (x, layer.weight, layer.bias, number))
     torch.library.opcheck(
         torch.ops.deepweather.convolve_backward.default,
-        (y.detach(), window, layer.weight.detach(), number, 1, 1, [True, False, True]),
+        (y.detach(), window, layer.weight.detach(), number, [True, False, True]),
         test_utils=("test_schema", "test_faketensor"),
     )
 
@@ -198,7 +198,7 @@ def order_of_events(rank):
         events.clear()
         y.sum().backward()
     torch.use_deterministic_algorithms(False)
-    return len(rim(layer.window.exchange.plan, 3, 1)), shorten(forward), shorten(events)
+    return len(rim(layer.window.exchange.plan, 3)), shorten(forward), shorten(events)
 
 
 def shorten(events):
@@ -247,25 +247,24 @@ def test_computing_and_sending_overlap(four_ranks):
         assert backward == [["differentiate", strips], ["send", 1], ["differentiate", 1], ["wait", 0]]
 
 
-def work(bands, kernel=3, stride=1, rank=1):
+def work(bands, kernel=3, rank=1):
     """The work of a layer of 16 channels that can overlap."""
-    layer = Conv2d(Domain.split(Grid.regular(181, 360), bands, 1, rank), 16, 16, kernel, stride)
-    return overlapping_work(layer.window.exchange, layer.weight, stride)
+    layer = Conv2d(Domain.split(Grid.regular(181, 360), bands, 1, rank), 16, 16, kernel)
+    return overlapping_work(layer.window.exchange, layer.weight)
 
 
 def test_work_is_counted_for_layers_that_can_overlap():
     assert work(2) == 91 * 360 * 16 * 16 * 9
-    assert work(2, stride=2) == 46 * 180 * 16 * 16 * 9
     assert work(2, kernel=1) == 0, "a kernel of 1 x 1 has no halo"
     assert work(9) == 20 * 360 * 16 * 16 * 9
     assert work(10) == 0, "two of 18 rows would be computed twice"
     assert work(10, rank=0) == 18 * 360 * 16 * 16 * 9, "one of 18 rows"
-    assert overlapping_work(None, torch.zeros(1), 1) == 0, "one rank has no halo"
+    assert overlapping_work(None, torch.zeros(1)) == 0, "one rank has no halo"
 
 
 def test_a_layer_overlaps_if_its_batch_is_large_enough():
     layer = Conv2d(Domain.split(Grid.regular(181, 360), 2), 16, 16)
-    each = overlapping_work(layer.window.exchange, layer.weight, 1)
+    each = overlapping_work(layer.window.exchange, layer.weight)
     with (
         patch.object(convolution, "convolve", return_value="meanwhile") as meanwhile,
         patch.object(HaloPad, "forward", lambda self, x: x),
@@ -283,28 +282,19 @@ def test_a_layer_overlaps_if_its_batch_is_large_enough():
     bands=st.integers(1, 8),
     sectors=st.integers(1, 11),
     kernel=st.integers(1, 7),
-    stride=st.integers(1, 2),
     data=st.data(),
 )
-def test_the_rim_depends_on_cells_of_other_ranks(title, bands, sectors, kernel, stride, data):
+def test_the_rim_depends_on_cells_of_other_ranks(title, bands, sectors, kernel, data):
     """No output outside the rim depends on cells of other ranks, and each strip has one that does."""
     assume(bands * sectors > 1)
     domain = Domain.split(GRIDS[title], bands, sectors, data.draw(st.integers(0, bands * sectors - 1)))
-    out = domain.coarsen() if stride == 2 else domain
-    plan = plan_halo(
-        domain, (input_intervals(out.row_cuts, kernel, stride), input_intervals(out.column_cuts, kernel, stride))
-    )
+    plan = plan_halo(domain, (input_intervals(domain.row_cuts, kernel), input_intervals(domain.column_cuts, kernel)))
     foreign = np.zeros(plan.shape, bool)
     foreign.flat[plan.foreign_to] = True
-    h, w = out.own_shape
-    sees = np.array(
-        [
-            [foreign[i * stride : i * stride + kernel, j * stride : j * stride + kernel].any() for j in range(w)]
-            for i in range(h)
-        ]
-    )
+    h, w = domain.own_shape
+    sees = np.array([[foreign[i : i + kernel, j : j + kernel].any() for j in range(w)] for i in range(h)])
     times = np.zeros((h, w), int)
-    for block in rim(plan, kernel, stride):
+    for block in rim(plan, kernel):
         assert sees[block].any()
         assert sees[block].size == cell_count(block), "beyond the end"
         times[block] += 1

@@ -10,7 +10,7 @@ from scipy import stats
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.variables.parameters import UNBOUNDED
-from models.engines.normal_tail import normal_cdf
+from models.engines.families import normal_cdf
 from models.members.conformal import (
     ConformalLayer,
     ConformalPrediction,

@@ -3,7 +3,7 @@
 import eccodes
 import numpy as np
 import pytest
-from correction_runs import correct, random_corrector, read_messages, write_members
+from correction_runs import correct, random_corrector, read_messages, read_sidecar, write_members
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
@@ -12,7 +12,6 @@ from data_pipeline.formats.open import open_ensemble
 from data_pipeline.task import Task
 from data_pipeline.writing import Encoder, HeaderMarks, StatisticHeader
 from data_pipeline.writing.product import ClimateSample, Product
-from models.corrected_files.sidecar import read_sidecar
 from models.members.options import CorrectionOptions
 from models.members.products import products_of_tasks
 

@@ -14,7 +14,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Bernstein, Normal
-from models.networks.head import HEADS, BernsteinHead, GaussianHead, make_head, normal_coefficients
+from models.networks.head import HEADS, BernsteinHead, LocationScaleHead, make_head, normal_coefficients
 from models.statistical.predictors import SMALLEST_SPREAD
 
 GRID = Grid.regular(5, 8)
@@ -51,7 +51,7 @@ def test_zero_output_is_the_raw_ensemble(kind, toy):
 
 def test_location_and_scale_follow_the_formula(toy):
     """μ = m + s o₀; the scale of the logistic distribution is the spread over its standard deviation."""
-    sample, head = sample_of(toy), GaussianHead(TASK)
+    sample, head = sample_of(toy), LocationScaleHead(TASK, [Normal])
     output = outputs(head)
     normal, logistic = head(output, sample), make_head("logistic", TASK, GRID)(output, sample)
     censored = make_head("censored_normal", TASK, GRID).double()(output, sample)

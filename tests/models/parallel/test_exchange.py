@@ -16,7 +16,6 @@ from ranks import run_on_ranks
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.layers.attention import WindowAttention
 from models.layers.convolution import Conv2d
 from models.layers.padding import pad
 from models.networks.unet import UNet
@@ -121,9 +120,9 @@ def repeated_after_a_failure(rank):
     calls = {
         "fetch": lambda x: operators.fetch(x[..., :H, :W], fetch.number),
         "fetch_adjoint": lambda x: operators.fetch_adjoint(x[..., :h, :w], fetch.number),
-        "convolve": lambda x: operators.convolve(x[..., :H, :W], weight, None, fetch.number, 1, 1)[0],
+        "convolve": lambda x: operators.convolve(x[..., :H, :W], weight, None, fetch.number)[0],
         "convolve_backward": lambda x: operators.convolve_backward(
-            x[..., : h - 2, : w - 2], x[..., :h, :w], weight, fetch.number, 1, 1, [True, False, False]
+            x[..., : h - 2, : w - 2], x[..., :h, :w], weight, fetch.number, [True, False, False]
         )[0],
         "redistribute": lambda x: operators.redistribute(
             x[..., :7, :], 1, [0, 1, 2], 2, [0, 7, 14], dist.group.WORLD.group_name, 2, rank, "channels"
@@ -186,7 +185,6 @@ def test_every_rank_refuses_a_mesh_with_one_message():
             5,
             r"5 ranks cannot share the 4 rows of 4 x 8 points.*\(tiles end at \[1, 2, 2, 3, 4\]\); take fewer ranks",
         ),
-        (lambda domain: WindowAttention(domain, 2, 1, 8), 3, "3 ranks cannot share the windows of 8 cells on 13; take"),
         (lambda domain: Conv2d(domain, 1, 1, 31), 2, "beyond the opposite pole of 13 x 32 points"),
     ):
         messages = set()

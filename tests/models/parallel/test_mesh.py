@@ -10,8 +10,8 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange
 
 READ_OTHERS = (
-    "conv 3", "conv 5", "conv 5 of zeros beyond", "conv 5 of winds", "conv 2", "down", "down down", "strided conv 3",
-    "strided conv 4", "max pool 2", "max pool 3", "transposed conv 4", "windows", "shifted windows",
+    "conv 3", "conv 5", "conv 5 of zeros beyond", "conv 5 of winds", "conv 2", "down", "down down",
+    "max pool 2", "transposed conv 2",
 )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def least_cells_by_derivatives(bands, sectors, grid, name):
     return count
 
 
-SINGLE = ("conv 2", "conv 3", "conv 5", "strided conv 3", "down", "mean pool 2", "mixture")
+SINGLE = ("conv 2", "conv 3", "conv 5", "down", "mixture")
 """Layers with one exchange each."""
 
 

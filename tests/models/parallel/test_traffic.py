@@ -11,7 +11,7 @@ from benchmarks.common import HALF_DEGREE
 from benchmarks.mesh.traffic import count_traffic, minimal_traffic, traffic_table
 from benchmarks.mesh.training_step import TrainingStep, peak_allocation, saved_bytes, simulated_rank
 from data_pipeline.grid import Grid
-from models.layers.norms import GroupNorm
+from models.layers.norms import FieldNorm
 from models.parallel.mesh import Mesh, arrange_mesh
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "scaling.md"
@@ -31,10 +31,10 @@ def as_shipped(step):
     return step
 
 
-def with_group_norm(step):
-    """The same step with norms over the globe, for each sample and each of two groups of channels."""
+def with_field_norm(step):
+    """The same step with norms over the globe, for each sample."""
     for block in [*step.model.trunk.encoder, *step.model.trunk.decoder]:
-        block.path[1] = GroupNorm(block.path[0].out, 2, block.path[0].out_channels)
+        block.path[1] = FieldNorm(block.path[0].out, block.path[0].out_channels)
     return step
 
 
@@ -62,7 +62,7 @@ def found_and_least(meshes, variants):
 
 def test_a_training_step_sends_only_the_bytes_that_are_needed():
     variants = [(name, as_shipped, grid) for name, grid in SHAPES.items()]
-    found, expected = found_and_least(MESHES, [*variants, ("group norm", with_group_norm, SHAPES["odd rows"])])
+    found, expected = found_and_least(MESHES, [*variants, ("field norm", with_field_norm, SHAPES["odd rows"])])
     assert found == expected
     found, expected = found_and_least(CHANNEL_MESHES, [("area", as_shipped, SHAPES["area"])])
     assert found == expected

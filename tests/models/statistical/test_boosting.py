@@ -48,7 +48,7 @@ def test_boosting_finds_the_relevant_predictors_and_nearly_the_distribution():
     torch.testing.assert_close(mu[:5].mean(1), expected.double(), rtol=0, atol=0.05)
     torch.testing.assert_close(log_sigma[:5].mean(1), torch.tensor([0.2, 0, 1, 0, 0.4]).double(), rtol=0, atol=0.2)
     assert (mu[5:].abs() < 0.25).all()
-    emos = EMOSCases(x[0], x[1].exp(), y).fit_cells(LOG)
+    emos = EMOSCases(x[0], x[1].exp(), y).fit(LOG).coefficients
     plain = float(predict_emos(LOG, emos[:, None], fresh[0], fresh[1].exp()).crps(truth).mean())
     best = float(law.crps(truth).mean())
     assert best < score(LOG, found, fresh, truth) < best + 0.15 * (plain - best)

@@ -37,7 +37,7 @@ class Rain:
         self.test = self.all & (dates >= np.datetime64("2005-01-01"))
 
     def fit(self, form: Regression, days: np.ndarray) -> torch.Tensor:
-        return EMOSCases(self.mean[days], self.std[days], self.truth[days], lower=ZERO).fit_cells(form)
+        return EMOSCases(self.mean[days], self.std[days], self.truth[days], lower=ZERO).fit(form).coefficients
 
     def predict(self, form: Regression, coefficients: torch.Tensor, days: np.ndarray):
         return predict_emos(form, coefficients[:, None], self.mean[days], self.std[days], lower=ZERO)
@@ -119,7 +119,7 @@ def test_british_temperature(britain, where, crps, theirs):
     cells = britain.land if where == "land" else slice(None)
     members, truth = britain.members[:, :, cells], britain.truth[:, cells]
     form, mean, std = Regression(), members.mean(0), members.std(0)
-    coefficients = EMOSCases(mean, std, truth).fit_shared(form)
+    coefficients = EMOSCases(mean, std, truth).fit(form, shared=True).coefficients
     score = predict_emos(form, coefficients[:, None], mean, std).crps(truth).mean()
     published = britain.coefficients(theirs)
     theirs_score = predict_emos(form, published[:, None, None], mean, std).crps(truth).mean()
@@ -182,7 +182,9 @@ def test_dillingen_temperature(dillingen, scale, seasonal, bar):
     mean, std, truth = (dillingen.read(name) for name in ("temp_mean", "temp_sd", "obs"))
     terms = dillingen.season if seasonal else []
     assert ((~test).sum(), test.sum()) == (1455, 366)
-    coefficients = EMOSCases(mean[~test], std[~test], truth[~test], [term[~test] for term in terms]).fit_cells(form)
+    coefficients = (
+        EMOSCases(mean[~test], std[~test], truth[~test], [term[~test] for term in terms]).fit(form).coefficients
+    )
     forecast = predict_emos(form, coefficients[:, None], mean[test], std[test], [term[test] for term in terms])
     assert round(float(forecast.crps(truth[test]).mean()), 3) <= bar
 
@@ -214,7 +216,7 @@ def test_hannover_temperature(samples, lead, raw, bar):
     assert test.sum() == 366
     assert float(Normal(mean[test], std[test]).crps(truth[test]).mean()) == pytest.approx(raw, abs=6e-4)
     form = Regression(scale="log")
-    coefficients = EMOSCases(mean[~test], std[~test], truth[~test]).fit_cells(form)
+    coefficients = EMOSCases(mean[~test], std[~test], truth[~test]).fit(form).coefficients
     forecast = predict_emos(form, coefficients[:, None], mean[test], std[test])
     assert float(forecast.crps(truth[test]).mean()) == pytest.approx(bar, abs=6e-4)
 
@@ -234,7 +236,7 @@ def monsoon_score(
         train, x, s, y = case.train, case.members.mean(0), case.members.std(0), case.truth
         if boosting is None:
             cases = EMOSCases(x[train], s[train], y[train], weight=case.std)
-            found = cases.fit_shared(form)
+            found = cases.fit(form, shared=True).coefficients
             if sharing:
                 (prior,) = fit_shared(form, thin([cases]), estimate_sharing(form, [cases]))
                 found = cases.fit(form, prior=prior).coefficients

@@ -1,4 +1,4 @@
-"""EMOS on arrays: against scipy, shared coefficients and their influence, trailing windows, and the gamma family."""
+"""EMOS on arrays: against scipy, shared coefficients and their influence, and the gamma family."""
 
 import math
 
@@ -12,7 +12,7 @@ import torch
 from models.distribution import CensoredShiftedGamma
 from models.statistical.emos_regression import EMOSCases, SharedPrior, coefficient_names, predict_emos, raw_coefficients
 from models.statistical.emos_sharing import estimate_sharing, fit_shared, thin
-from models.statistical.predictors import day_harmonics
+from models.statistical.predictors import annual_harmonics
 from models.statistical.regression import Regression
 
 FAMILIES = ("normal", "logistic", "censored_normal", "censored_logistic", "truncated_normal")
@@ -53,7 +53,7 @@ def test_coefficients_equal_those_of_scipy(family, scale, score):
     truth = 0.4 + 0.9 * mean + 1.3 * std * noise
     truth = truth.abs() if family == "truncated_normal" else truth.clamp(min=0 if bounded else -torch.inf)
     form = Regression(family, scale, score)
-    found = EMOSCases(mean, std, truth, lower=lower).fit_cells(form)
+    found = EMOSCases(mean, std, truth, lower=lower).fit(form).coefficients
 
     m, s, y = (v[:, 1].numpy() for v in (mean, std, truth))
 
@@ -75,16 +75,16 @@ def test_shared_coefficients_are_those_of_the_pooled_cells():
     mean, noise = torch.randn(2, 90, 5, generator=generator, dtype=torch.float64)
     std = torch.rand(90, 5, generator=generator, dtype=torch.float64) + 0.2
     truth = 1 + mean + std * noise
-    terms = list(day_harmonics(torch.arange(1, 91)).T[:, :, None])
+    terms = list(annual_harmonics(86400 * torch.arange(90), torch.zeros(90)).T[:, :, None])
     form = Regression()
-    shared = EMOSCases(mean, std, truth, terms).fit_shared(form)
+    shared = EMOSCases(mean, std, truth, terms).fit(form, shared=True).coefficients
     repeated = [term.expand(90, 5).reshape(-1, 1) for term in terms]
-    pooled = EMOSCases(*(v.reshape(-1, 1) for v in (mean, std, truth)), repeated).fit_cells(form)
+    pooled = EMOSCases(*(v.reshape(-1, 1) for v in (mean, std, truth)), repeated).fit(form).coefficients
     torch.testing.assert_close(shared, pooled, rtol=0, atol=1e-6)
     # A cell of weight two counts as two cells.
-    double = EMOSCases(mean, std, truth, weight=torch.tensor([2.0, 1, 1, 0, 1])).fit_shared(form)
+    double = EMOSCases(mean, std, truth, weight=torch.tensor([2.0, 1, 1, 0, 1])).fit(form, shared=True).coefficients
     index = [0, 0, 1, 2, 4]
-    twice = EMOSCases(mean[:, index], std[:, index], truth[:, index]).fit_shared(form)
+    twice = EMOSCases(mean[:, index], std[:, index], truth[:, index]).fit(form, shared=True).coefficients
     torch.testing.assert_close(double, twice, rtol=0, atol=1e-6)
 
 
@@ -150,7 +150,7 @@ def test_the_degree_of_sharing_is_estimated(scale):
         data = EMOSCases(m[0], s[0], y[0])
         sharing, drawn = auto(data, form)
         weights.append(sharing.cells)
-        fits = drawn, data.fit_shared(form), data.fit_cells(form)
+        fits = drawn, data.fit(form, shared=True).coefficients, data.fit(form).coefficients
         ours, *ends = (float(predict_emos(form, c[:, None], m[1], s[1]).crps(y[1]).mean()) for c in fits)
         assert ours < min(ends) * 1.003
     assert ours < 1.001 * ends[1]  # many cases: as good as a fit of each cell
@@ -180,37 +180,19 @@ def test_lead_times_and_season_lend_at_a_single_station():
             mean, noise = torch.randn(2, 430, 1, generator=generator, dtype=torch.float64)
             std = torch.rand(430, 1, generator=generator, dtype=torch.float64) + 0.5
             truth = 0.5 + 0.05 * k + 0.9 * mean + (1 + 0.1 * k) * std * noise
-            terms = [t[:, None] for t in day_harmonics(torch.arange(430) % 365 + 1).double().T]
+            terms = [
+                t[:, None] for t in annual_harmonics(86400 * (torch.arange(430) % 365), torch.zeros(430)).double().T
+            ]
             cases = EMOSCases(mean, std, truth, terms)
             some = torch.arange(430) % 14 == 0
             leads.append(cases.select(some))
             tests.append(cases.select(~some))
         sharing = estimate_sharing(form, leads)
         for cases, test, prior in zip(leads, tests, fit_shared(form, leads, sharing), strict=True):
-            found = [cases.fit(form, prior=prior).coefficients, cases.fit_cells(form)]
+            found = [cases.fit(form, prior=prior).coefficients, cases.fit(form).coefficients]
             scores.append([test.score(form, c) for c in found])
     ours, own = np.mean(scores, axis=0)
     assert ours < 0.985 * own
-
-
-@pytest.mark.parametrize("family", ["normal", "censored_logistic"])
-def test_trailing_fits_use_the_cases_before(family):
-    g = torch.Generator().manual_seed(4)
-    mean, noise = torch.randn(2, 70, 2, generator=g, dtype=torch.float64)
-    std = torch.rand(70, 1, generator=g, dtype=torch.float64) + 0.5
-    truth = mean + std * noise
-    truth[33, 1] = torch.nan
-    form = Regression(family)
-    lower = torch.tensor([-0.5, -1.0]).double() if form.bounded else None
-    found = EMOSCases(mean, std, truth, lower=lower).fit_trailing(form, 30, delay=2)
-    assert found.shape == (4, 70, 2)
-    assert found[:, :31].isnan().all()
-    assert found[:, 31:].isfinite().all()
-    for day in (31, 50, 69):
-        past = slice(day - 31, day - 1)
-        expected = EMOSCases(mean[past], std[past], truth[past], lower=lower).fit_cells(form)
-        torch.testing.assert_close(found[:, day], expected, rtol=0, atol=1e-9)
-    assert EMOSCases(mean[:30], std[:30], truth[:30], lower=lower).fit_trailing(form, 30).isnan().all()
 
 
 GAMMA = "censored_shifted_gamma"
@@ -225,12 +207,12 @@ def rain(count, seed=0):
     std = (0.2 + mean) * torch.exp(0.3 * torch.randn(count, 1, generator=generator, dtype=torch.float64))
     mu, sigma = LAW["a"] + LAW["b"] * mean, torch.exp(LAW["gamma"] + LAW["delta"] * std.log())
     law = CensoredShiftedGamma.of_location(mu, sigma, torch.tensor(math.exp(LAW["log_shift"])), ZERO)
-    return mean, std, law.sample(1, generator)[0]
+    return mean, std, law.quantile(torch.rand((1, *mu.shape), generator=generator, dtype=mu.dtype))[0]
 
 
 def test_maximum_likelihood_recovers_known_coefficients():
     form = Regression(GAMMA, "log", "likelihood")
-    found = EMOSCases(*rain(6000), lower=ZERO).fit_cells(form)[:, 0]
+    found = EMOSCases(*rain(6000), lower=ZERO).fit(form).coefficients[:, 0]
     named = dict(zip(coefficient_names(form, seasonal=False), found.tolist(), strict=True))
     tolerances = {"a": 0.1, "b": 0.05, "gamma": 0.06, "delta": 0.06, "log_shift": 0.2}
     for name, tolerance in tolerances.items():
@@ -249,7 +231,7 @@ def test_the_fit_is_the_minimum_that_scipy_finds_with_the_score_of_scoringrules(
         return scoringrules.crps_csg0(y, distance**2, scale=sigma / distance, shift=start).mean()
 
     theirs = scipy.optimize.minimize(score, list(LAW.values()), method="Nelder-Mead", options={"maxiter": 4000})
-    found = EMOSCases(mean, std, truth, lower=ZERO).fit_cells(Regression(GAMMA, "log"))[:5, 0]
+    found = EMOSCases(mean, std, truth, lower=ZERO).fit(Regression(GAMMA, "log")).coefficients[:5, 0]
     assert score(found.numpy()) == pytest.approx(theirs.fun, rel=1e-5)
     np.testing.assert_allclose(found, theirs.x, atol=0.03)
 
@@ -258,8 +240,8 @@ def test_coefficients_follow_their_units():
     """In units of 2 mm, with an offset, the forecast is the same; `test_emos.py` has both scales of other families."""
     mean, std, truth = rain(150, seed=2)
     form = Regression(GAMMA, "quadratic")
-    ours = EMOSCases(mean, std, truth, lower=ZERO).fit_cells(form)
-    theirs = EMOSCases(mean / 2 - 3, std / 2, truth / 2 - 3, lower=ZERO - 3).fit_cells(form)
+    ours = EMOSCases(mean, std, truth, lower=ZERO).fit(form).coefficients
+    theirs = EMOSCases(mean / 2 - 3, std / 2, truth / 2 - 3, lower=ZERO - 3).fit(form).coefficients
     here = predict_emos(form, ours[:, None], mean, std, lower=ZERO)
     there = predict_emos(form, theirs[:, None], mean / 2 - 3, std / 2, lower=ZERO - 3)
     torch.testing.assert_close(2 * there.crps(truth / 2 - 3), here.crps(truth), rtol=1e-4, atol=1e-5)

@@ -9,7 +9,7 @@ from correction_runs import rewrite_fields
 from grib_parts import section
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import summarize_files
+from data_pipeline.formats.grib.grib_contents import summarize_files
 from data_pipeline.formats.grib.scan import scan_messages
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import ensemble_fields, open_ensemble

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.formats.grib import summarize_files
 from data_pipeline.formats.grib.audit import Census
+from data_pipeline.formats.grib.grib_contents import summarize_files
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.table import RECORD, Stamp, Table

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Lattice
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.packing import Resolution
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid

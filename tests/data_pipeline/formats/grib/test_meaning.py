@@ -7,8 +7,8 @@ from grib_parts import packed
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say_once
-from data_pipeline.formats.grib import summarize_files
 from data_pipeline.formats.grib.grib_catalog import MessageCatalog
+from data_pipeline.formats.grib.grib_contents import summarize_files
 from data_pipeline.formats.grib.interval import MONTHLY_STREAMS
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble

@@ -1,5 +1,7 @@
 """Layouts of ensembles, analyses and static fields, starting with published data sets."""
 
+from contextlib import nullcontext
+
 import netCDF4
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import xarray as xr
 from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
 
@@ -67,22 +70,17 @@ def test_only_the_selection_is_read(plain, tmp_path, monkeypatch):
     """One start, one member and two rows: no other values are read from the file."""
     fields = ensemble_fields(plain.cfgrib(tmp_path / "a.nc"), variables("2t"), (0, 24, 48))
     sizes = []
-    original = netCDF4.Dataset.__getitem__
 
     class Watched:
-        def __init__(self, variable):
-            self.variable = variable
-
         def __getitem__(self, key):
-            values = self.variable[key]
+            values = dataset["t2m"][key]
             sizes.append(values.size)
             return values
 
-    monkeypatch.setattr(
-        "data_pipeline.formats.netcdf.netcdf_catalog._variable", lambda dataset, name: Watched(original(dataset, name))
-    )
+    monkeypatch.setattr(NetCDFFile, "open", lambda _: nullcontext({"t2m": Watched()}))
     out = np.empty((1, 1, 2, 6), np.float32)
-    fields.read(fields.cells[1, 2, [2]], out, (slice(1, 3), slice(None)))
+    with netCDF4.Dataset(tmp_path / "a.nc") as dataset:
+        fields.read(fields.cells[1, 2, [2]], out, (slice(1, 3), slice(None)))
     assert sizes == [2 * 6]
 
 

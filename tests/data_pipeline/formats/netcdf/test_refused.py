@@ -1,5 +1,7 @@
 """Files and options that are refused, and the messages."""
 
+from contextlib import nullcontext
+
 import netCDF4
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import say_once
-from data_pipeline.formats.netcdf.file import expected_size
+from data_pipeline.formats.netcdf.file import NetCDFFile, expected_size
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
 SIZES = {"time": 2, "step": 2, "depth": 3, "level": 3, "lev": 3, "plev": 2, "y": 2, "x": 3, "rlat": 2, "rlon": 3}
@@ -154,10 +156,11 @@ def test_a_file_that_changed_after_opening_is_not_read(plain, tmp_path):
 def test_damaged_values_are_reported(plain, tmp_path, monkeypatch):
     dataset = open_ensemble(plain.cfgrib(tmp_path / "a.nc"), chunks=None)
 
-    def broken(*_):
-        raise RuntimeError("NetCDF: HDF error")
+    class Broken:
+        def __getitem__(self, key):
+            raise RuntimeError("NetCDF: HDF error")
 
-    monkeypatch.setattr("data_pipeline.formats.netcdf.netcdf_catalog._variable", broken)
+    monkeypatch.setattr(NetCDFFile, "open", lambda _: nullcontext({"t2m": Broken()}))
     with pytest.raises(InputError, match=r"a.nc is damaged: the values of t2m cannot be read \(NetCDF: HDF error\)"):
         dataset.load()
 

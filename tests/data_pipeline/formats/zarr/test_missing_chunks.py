@@ -7,7 +7,7 @@ import pytest
 import zarr
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf import summarize_files
+from data_pipeline.formats.cf.cf_contents import summarize_files
 from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog
 from data_pipeline.task import Variable

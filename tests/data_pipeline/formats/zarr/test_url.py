@@ -10,7 +10,7 @@ from web_server import Handler
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf import summarize_files
+from data_pipeline.formats.cf.cf_contents import summarize_files
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.formats.zarr.zarr_catalog import ZarrCatalog
 from data_pipeline.formats.zarr.zarr_store import _opened
