@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import Paths, describe_state, expand_paths, reading
+from data_pipeline.common.files import describe_state, reading
 from data_pipeline.common.identity import sha256_of_bytes
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import in_threads
@@ -33,10 +33,7 @@ CACHE_VERSION = 6
 END_BYTES = 4096
 """Bytes at both ends of a file that must be unchanged."""
 SCAN_THREADS = 4
-"""Files that are scanned at once."""
-
-ProgressFunction = Callable[[int, int], None]
-_Result = TypeVar("_Result")
+"""Files that are scanned at once, to hide the latency of file systems."""
 
 
 def table_of(path: Path) -> Table:
@@ -68,38 +65,12 @@ def tables_of(paths: Sequence[Path]) -> Iterator[Table]:
     """Yield the tables of many files; at most `SCAN_THREADS` are in memory at once."""
     with Progress("reading headers: file", len(paths)) as progress:
         for first in range(0, len(paths), SCAN_THREADS):
-            yield from _in_threads(table_of, paths[first : first + SCAN_THREADS])
+            yield from in_threads(table_of, paths[first : first + SCAN_THREADS], SCAN_THREADS)
             progress.reach(min(first + SCAN_THREADS, len(paths)))
 
 
-def index_files(
-    paths: Paths, each: Callable[..., Iterable[str | None]] | None = None, progress: ProgressFunction | None = None
-) -> dict[Path, str]:
-    """Scan the files that are not in the cache; return the files that cannot be read, with the error message.
-
-    `each(function, paths)` calls a function for every path, like the built-in `map`; by default it uses threads. It may
-    use other processes that share the files and the cache folder: an Executor's `map`, or
-    `lambda function, paths: client.gather(client.map(function, paths))` with a Dask client. `progress(done, total)` is
-    called after each file.
-    """
-    files = expand_paths(paths)
-    errors: dict[Path, str] = {}
-    results = (each or _in_threads)(_scan, files)
-    for done, (path, error) in enumerate(zip(files, results, strict=True), start=1):
-        if error:
-            errors[path] = error
-        if progress:
-            progress(done, len(files))
-    return errors
-
-
-def _in_threads(function: Callable[[Path], _Result], paths: Sequence[Path]) -> Iterator[_Result]:
-    """Yield the results of `function` for each path; several calls run at once, to hide the latency of file systems."""
-    yield from in_threads(function, paths, SCAN_THREADS)
-
-
-def _scan(path: Path) -> str | None:
-    """Put the table of a file into the cache; return the error message if the file cannot be read."""
+def index_file(path: Path) -> str | None:
+    """Put the table of a file into the cache, if it is not there; return the error if the file cannot be read."""
     try:
         table_of(path)
     except InputError as error:

@@ -7,6 +7,7 @@ from correction_runs import correct, random_corrector, read_messages, read_sidec
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib.interval import step_and_interval
 from data_pipeline.formats.grib.kind import product_of
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.task import Task
@@ -155,7 +156,7 @@ INDEX_KEYS = {
     [("efi", None, 20, None), ("sot 90", 0.9, 21, "90-99:100"), ("sot 10", 0.1, 21, "1-10:100")],
 )
 @pytest.mark.parametrize("instant", [True, False])
-def test_headers_of_indices_are_those_of_ecmwf(text, level, relation, quantile, instant):
+def test_headers_of_indices_are_those_of_ecmwf(text, level, relation, quantile, instant, capfd):
     """Keys that the tests of ECMWF's encoder (metkit, mars2grib) state for an index over an interval; as ecCodes reads.
 
     At one time, the template is WMO's 4.130, and the parameter stays.
@@ -177,6 +178,8 @@ def test_headers_of_indices_are_those_of_ecmwf(text, level, relation, quantile, 
     if not instant:
         arrays |= {"typeOfStatisticalProcessing": [102, 1], "lengthOfTimeRange": [24, 24]}
         assert eccodes.codes_get(handle, "stepRange") == "72-96"
+        assert step_and_interval(handle, 0) == (96 * 60, 24 * 60)
+        assert not capfd.readouterr().err  # of ecCodes
     if quantile:
         assert eccodes.codes_get(handle, "mars.quantile") == quantile
         arrays["scaledValueOfAdditionalParameterForReferencePeriod"] = [90, 99] if level == 0.9 else [10, 1]
