@@ -1,8 +1,12 @@
-"""docs/recipes/suites.md in real workflow managers: the training is killed once, and the forecast lacks members."""
+"""docs/recipes/suites.md in real workflow managers: the training is killed once, and the forecast lacks members.
+
+Nothing here runs systemd: its own program checks the units, and their command runs as often as the service starts it.
+"""
 
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -136,4 +140,26 @@ def test_snakemake(work, manager):
     ended = run("snakemake", "--snakefile", "suite/Snakefile", "--cores", "1", "--config", f"days={NIGHT}", cwd=work)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert (work / f"monitor/{NIGHT}.done").exists()
+    check_night(work)
+
+
+def test_systemd(work):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("there is no systemd-analyze; Debian: apt-get install systemd")
+    units = [work / f"suite/night.{kind}" for kind in ("service", "timer")]
+    service = units[0].read_text()
+    units[0].write_text(service.replace("/work/night", str(work)))
+    checked = run("systemd-analyze", "verify", *units)
+    assert checked.returncode == 0, checked.stderr
+    program = re.search(r"^ExecStart=(.*)$", units[0].read_text(), re.MULTILINE)[1]
+    assert "Restart=on-failure" in service
+    assert [run(program, NIGHT).returncode for _ in range(2)] == [137, 0]
+    check_night(work)
+
+
+def test_slurm(work, slurm):
+    exported = ",".join(f"{name}={os.environ[name]}" for name in ("PATH", "HOME", "WORK"))
+    options = ["--array=0-0%1", "--cpus-per-task=1", f"--export=ALL,{exported},FIRST={NIGHT}", "--output=night.out"]
+    ended = slurm.wait(slurm.submit(work / "suite/night.sbatch", *options, cwd=work))
+    assert ended["JobState"] == "COMPLETED", (work / "night.out").read_text()
     check_night(work)
