@@ -6,7 +6,7 @@ reader are then refused. `tests/data_pipeline/formats/test_reader_versions.py` f
 """
 
 READER_VERSIONS: dict[str, int] = {
-    "grib": 4, "netcdf": 3, "zarr": 2, "table": 1, "dataset": 1, "derived": 1, "regridding": 1,
+    "grib": 5, "netcdf": 3, "zarr": 2, "table": 1, "dataset": 1, "derived": 1, "regridding": 1,
 }  # fmt: skip
 """Version by the name of the format's package; of variables derived from others; of fields brought to another grid."""
 COMMON_READERS = ("derived", "regridding")

@@ -16,7 +16,7 @@ For p₀ = 0 the two formulas agree. Where the whole climate is dry, the index i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -34,6 +34,10 @@ REFERENCE_PROBABILITIES = np.linspace(0, 1, 21)
 _TAIL = np.array([0.001, 0.0025, 0.005, 0.01, 0.02, 0.03])
 CLIMATE_PROBABILITIES = np.sort(np.concatenate([REFERENCE_PROBABILITIES, _TAIL, 1 - _TAIL]))
 """Probabilities of the climate's quantiles; they are close together in the tails, where the index has large weights."""
+CROSSING_LEVELS = np.union1d(np.linspace(0, 1, 101), [0.001, 0.0025, 0.005, 0.995, 0.9975, 0.999])
+"""Levels of the climate between which a crossing point is interpolated: ECMWF's percentiles, and more in the tails."""
+LARGEST_SHIFT = 10.0
+"""Shifts of tails are cut off at ± this value, as at ECMWF."""
 
 Form = Literal["reference", "exact"]
 
@@ -93,6 +97,33 @@ def index_of_shares(below: Iterable[Any], equal: Iterable[Any], wet: Iterable[An
             largest = largest + counts * whole[k - 1]
         before = low + tied * (1 - counts / 2)
     return index / (largest + (largest == 0))
+
+
+def crossing_of_shares(share: Callable[[int], Any]) -> Any:
+    """Return the level (...) at which the quantiles of a forecast fall below those of the climate.
+
+    `share(k)` is the forecast's probability of values up to the quantile k of the climate at `CROSSING_LEVELS`, an
+    array of NumPy or PyTorch. It is the most extreme level of the climate whose probability is higher in the forecast
+    than in the climate (Ben Bouallègue 2021). A forecast whose median is above the climate's has the first crossing
+    above the level 0.5, or 1 without one; the others have the last crossing below 0.5, or 0 (ECMWF's symmetric form).
+    """
+    levels = CROSSING_LEVELS.tolist()
+    half = len(levels) // 2
+    high = _first_crossing((levels[k] - share(k) for k in range(half, len(levels))), levels[half:])
+    low = 1 - _first_crossing((share(k) - levels[k] for k in range(half, -1, -1)), levels[half:])
+    median = share(half)
+    return low + (high - low) * (median <= levels[half]) + 0 * median
+
+
+def _first_crossing(excess: Iterable[Any], levels: Sequence[float]) -> Any:
+    """Return the first of rising levels at which the excess is no longer positive; 1 without one."""
+    found, before, open_still = 1.0, 1.0, True
+    for k, value in enumerate(excess):
+        part = before / (before - value + (before == value)) if k else 0.0
+        level = levels[k - 1] + part * (levels[k] - levels[k - 1]) if k else levels[0]
+        found = found + (level - 1) * (open_still & (value <= 0))
+        before, open_still = value, open_still & (value > 0)
+    return found
 
 
 def interval_weights(probabilities: np.ndarray) -> tuple[list[float], list[float], list[float]]:

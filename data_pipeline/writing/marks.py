@@ -19,6 +19,8 @@ from data_pipeline.writing.encode import rank_of_key
 TEMPLATES = ("same", "postprocessed")
 POSTPROCESSED_TEMPLATES = {0: 70, 1: 71, 8: 72, 11: 73}
 """WMO product definition templates of post-processed forecasts, by the template of the raw forecast."""
+POSTPROCESSED_STATISTICS = (89, 90, 199, 200, 201, 202)
+"""WMO product definition templates of statistics of post-processed forecasts, with the same octets before octet 17."""
 ENSEMBLE = (1, 11, 71, 73)
 BIAS_CORRECTED, BIAS_CORRECTED_ENSEMBLE, POST_PROCESSED = 3, 11, 13
 """Codes of WMO table 4.3, type of generating process."""
@@ -155,7 +157,7 @@ def marked(message: bytes) -> bytes:
     """Return the message with another generating process than the raw forecast.
 
     `generatingProcessIdentifier` becomes 255, or 254 if it is 255. In GRIB2, `typeOfGeneratingProcess` becomes
-    bias-corrected (ensemble) forecast, or post-processed forecast in templates 4.70 to 4.73.
+    bias-corrected (ensemble) forecast, or post-processed forecast in the templates of post-processed forecasts.
     """
     new = bytearray(message)
     if message[7] == 1:
@@ -163,7 +165,7 @@ def marked(message: bytes) -> bytes:
     else:
         section = section_starts(message)[4]
         template = template_of(message)
-        late = template in POSTPROCESSED_TEMPLATES.values()
+        late = template in (*POSTPROCESSED_TEMPLATES.values(), *POSTPROCESSED_STATISTICS)
         kind = section + (16 if late else 11)
         new[kind] = POST_PROCESSED if late else BIAS_CORRECTED_ENSEMBLE if template in ENSEMBLE else BIAS_CORRECTED
         at = kind + 2

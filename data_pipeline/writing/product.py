@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from data_pipeline.formats.cf.cell_methods import PRODUCT_ATTRIBUTE
 from data_pipeline.variables.meaning import LEVEL_ATTRIBUTE
@@ -15,6 +17,15 @@ RELATIONS: dict[Side, str] = {
     ">": "greater_than", ">=": "greater_than_or_equal_to", "<": "less_than", "<=": "less_than_or_equal_to",
 }  # fmt: skip
 """Names of the sides of a threshold in the attribute `spp__relative_to_threshold` of IMPROVER."""
+EXTREMES = {
+    "efi": "extreme forecast index", "sot": "shift of tails", "cpf": "crossing-point forecast",
+}  # fmt: skip
+"""Kinds of products that compare the distribution with the climate of the truth: numbers without units."""
+OUTER_LEVELS = {0.9: 0.99, 0.1: 0.01}
+"""The forecast's level of a shift of tails, and the level of the climate beyond which it lies if it is positive."""
+CLIMATE_DAYS = 15
+"""The largest difference in the day of the year between a forecast and the analyses of its climate, as at ECMWF."""
+_CLIMATE = f"the climate is that of past analyses at the same hour, within {CLIMATE_DAYS} days of the day of the year"
 _CELL_METHODS = {"mean": "realization: mean", "spread": "realization: standard_deviation"}
 _KEPT = ("units", "standard_name", "cell_methods", "grid_mapping", "GRIB_shortName", LEVEL_ATTRIBUTE)
 
@@ -23,11 +34,11 @@ _KEPT = ("units", "standard_name", "cell_methods", "grid_mapping", "GRIB_shortNa
 class Product:
     """One field for the target at position `target`; `text` is how the option names it."""
 
-    kind: Literal["mean", "spread", "quantile", "probability"]
+    kind: Literal["mean", "spread", "quantile", "probability", "efi", "sot", "cpf"]
     target: int
     text: str
     level: float | None = None
-    """Level of a quantile."""
+    """Level of a quantile, or of the forecast's quantile in a shift of tails."""
     threshold: Threshold | None = None
     """Threshold of a probability, in the units of the target."""
 
@@ -36,8 +47,10 @@ class Product:
 
         A value v of the file is `factor * conversion.apply(v)` in the units of the target, with a positive factor. A
         spread is converted without the offset: a temperature has the same spread in degC as in K. A threshold is
-        converted, and a probability stays as it is.
+        converted; a probability and a comparison with the climate stay as they are.
         """
+        if self.kind in EXTREMES:
+            return self, values
         if self.threshold is not None:
             limit = (self.threshold.value / factor - conversion.offset) / conversion.factor
             return replace(self, threshold=replace(self.threshold, value=round(limit, 9))), values
@@ -47,23 +60,40 @@ class Product:
 
     @property
     def suffix(self) -> str:
-        """The end of the variable's name: `mean`, `spread`, `quantile`, or a name like `probability_less_than`."""
+        """The end of the variable's name: the kind, or a name like `sot_90` or `probability_less_than`."""
+        if self.kind == "sot":
+            assert self.level is not None
+            return f"sot_{100 * self.level:g}"
         return self.kind if self.threshold is None else f"probability_{RELATIONS[self.threshold.side]}"
 
     @property
     def place(self) -> float | None:
-        """The level or the threshold; None for mean and spread."""
-        return self.level if self.threshold is None else self.threshold.value
+        """The level of a quantile, or the threshold of a probability; None for other products."""
+        if self.threshold is not None:
+            return self.threshold.value
+        return self.level if self.kind == "quantile" else None
+
+
+class ClimateSample(NamedTuple):
+    """The past analyses with which the products of a forecast are compared."""
+
+    first: np.datetime64
+    """The earliest one."""
+    years: int
+    """From the earliest to the latest one."""
+    days: int
+    """The window of days of the year."""
+    size: int
 
 
 @dataclass(frozen=True)
 class ProductVariable:
-    """A variable of products: a mean or a spread, or the fields of several levels or thresholds along a dimension."""
+    """A variable of products: one field such as a mean, or those of several levels or thresholds along a dimension."""
 
     name: str
     suffix: str
     axis: str
-    """The name of the dimension; empty for mean and spread."""
+    """The name of the dimension; empty without levels and thresholds."""
     values: tuple[float, ...]
     """The levels or thresholds, in increasing order."""
 
@@ -92,8 +122,13 @@ class ProductVariable:
         if kind == "spread" and find_conversion(str(members.get("units", "")), "K"):
             found["units_metadata"] = "temperature: difference"
         names = [members.get("long_name"), members.get("standard_name"), self.name.removesuffix(f"_{self.suffix}")]
-        found["long_name"] = f"{kind} of {next(filter(None, names))}"
-        if relation:
+        found["long_name"] = f"{EXTREMES.get(kind, kind)} of {next(filter(None, names))}"
+        if kind in EXTREMES:
+            found.pop("standard_name", None)
+            found |= {"units": "1", "comment": _CLIMATE}
+        if kind == "sot":
+            found["long_name"] = found["long_name"].replace("tails", f"tails ({relation} %)", 1)
+        elif relation:
             found.pop("standard_name", None)
             found |= {"units": "1", "long_name": f"{found['long_name']} {relation.replace('_', ' ')} threshold"}
         return found

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.statistics.efi import index_of_shares
+from data_pipeline.statistics.efi import CROSSING_LEVELS, LARGEST_SHIFT, crossing_of_shares, index_of_shares
 from evaluation.scores.binned_probability import share_from
 from evaluation.scores.case import Case
 from evaluation.scores.roc import area_below
@@ -22,12 +22,9 @@ SOT_REFERENCE = "Zsótér 2006, ECMWF Newsletter 107, 8-17"
 TAILS = {"< 5 %": (0.05, 0.10, 0.01), "> 95 %": (0.95, 0.90, 0.99)}
 """Events: the level of climatology that the truth passes, then the inner and the outer level of `shift_of_tails`."""
 INDEX_BINS = 100
-"""Bins of the index between -1 and 1, and of the shift of tails between -10 and 10."""
-LARGEST_SHIFT = 10.0
+"""Bins of the index between -1 and 1, and of the shift of tails between its limits."""
 INDEX_LEVELS = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
 """Levels of the climate's quantiles: p = sin² a at equal steps of a. All levels have nearly the same weight."""
-CROSSING_LEVELS = np.union1d(np.linspace(0, 1, 101), [0.001, 0.0025, 0.005, 0.995, 0.9975, 0.999])
-"""Levels between which `crossing_point` interpolates: the percentiles that ECMWF takes, and more in the tails."""
 _OUTERMOST = 1e-6
 
 
@@ -79,28 +76,10 @@ def shift_of_tails(
 
 
 def crossing_point(forecast: Distribution, climate: Distribution) -> Tensor:
-    """Return the level (*S) at which the quantiles of a forecast fall below those of the climate.
-
-    It is the most extreme level of the climate whose probability is higher in the forecast than in the climate
-    (Ben Bouallègue 2021). A forecast whose median is above the climate's has the first crossing above the level 0.5, or
-    1 without one; the others have the last crossing below 0.5, or 0 (the symmetric form of ECMWF).
-    """
-    levels, quantiles = torch.from_numpy(CROSSING_LEVELS).to(climate.mean), _quantiles(climate, CROSSING_LEVELS)
-    excess = torch.stack([level - forecast.cdf(quantile) for level, quantile in zip(levels, quantiles, strict=True)])
-    half = len(levels) // 2
-    high = _first_crossing(excess[half:], levels[half:])
-    low = 1 - _first_crossing(-excess[: half + 1].flip(0), levels[half:])
-    return torch.where(excess[half] >= 0, high, low) + 0 * excess[half]
-
-
-def _first_crossing(excess: Tensor, levels: Tensor) -> Tensor:
-    """Return the first of rising levels (K,) at which the excess (K, *S) is no longer positive; 1 without one."""
-    ended = excess <= 0
-    after = ended.to(torch.int8).argmax(0)
-    before = (after - 1).clamp(min=0)
-    last, first = (excess.gather(0, index[None])[0] for index in (before, after))
-    part = last / torch.where(last > first, last - first, 1)
-    return torch.where(ended.any(0), levels[before] + part * (levels[after] - levels[before]), 1)
+    """Return the level (*S) at which the quantiles of a forecast fall below the climate's; see `crossing_of_shares`."""
+    quantiles = _quantiles(climate, CROSSING_LEVELS)
+    crossing: Tensor = crossing_of_shares(lambda k: forecast.cdf(quantiles[k]))
+    return crossing
 
 
 def diagonal_score(crossing: Tensor, truth: Tensor) -> Tensor:

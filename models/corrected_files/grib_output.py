@@ -201,7 +201,7 @@ class PipelineEditor:
             factor, conversion = self._targets.factors[product.target], self._lattices[product.target].conversion
             product, values = product.stored(field, factor, conversion)
             values = 100 * values if product.threshold else values  # in per cent
-            header = StatisticHeader(product, len(self._pipelines[self._number].raw.numbers))
+            header = StatisticHeader(product, len(self._pipelines[self._number].raw.numbers), corrected.climate)
             self._statistics.setdefault(place, []).append((header, values))
 
     def sentences(self) -> list[str]:

@@ -67,7 +67,7 @@ def write_new_grib(pipelines: CorrectionPipelines, forecasts: Sequence[Path], ou
                             if isinstance(own, Product):
                                 scale = 100 if own.threshold else 1  # probabilities are in per cent
                                 message = encoders[number].encode(scale * field, **keys)
-                                message = header.of_product(StatisticHeader(own, count), message)
+                                message = header.of_product(StatisticHeader(own, count, corrected.climate), message)
                             else:
                                 message = encoders[number].encode(field, **keys)
                                 message = message if corrected.method == "raw" else header(message)

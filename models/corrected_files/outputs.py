@@ -30,6 +30,11 @@ def write_outputs(
     own = type_of(forecasts[0])
     wanted = output_type or ("netcdf" if own == "zarr" else own)
     options = pipelines[0].options
+    if wanted == "grib" and any(one.kind == "cpf" for each in pipelines for one in each.products):
+        raise InputError(
+            "products: cpf has no code in GRIB, whose table of relations to a climate (4.101) has the extreme forecast "
+            "index and the shift of tails only; write NetCDF or Zarr, or leave out cpf"
+        )
     edited = own == wanted != "zarr" and options.member_count is None and not _moves(own, pipelines, forecasts, names)
     copied = edited and (own == "grib" or not options.only_products)
     if not copied and len(outputs) > 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_pipeline.writing.product import Product
+from data_pipeline.writing.product import ClimateSample, Product
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Corrected:
     """The numbers of the members M."""
     products: tuple[tuple[Product, np.ndarray], ...] = ()
     """Products with their fields (H, W)."""
+    climate: ClimateSample | None = None
+    """What products are compared with; None if none is."""
     method: str = "corrector"
     """What made the fields: the corrector, or a fallback."""
     problems: tuple[str, ...] = ()

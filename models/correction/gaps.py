@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 import numpy as np
 
 from data_pipeline.task import Task
+from data_pipeline.writing.product import Product
 
 GAP_KINDS = (
     "lack the value of some member: their members are unchanged; the model read the mean of the training years there",
@@ -19,13 +23,20 @@ class Gaps:
     """Numbers of cells and forecasts with missing values, for each of `GAP_KINDS` and each channel of the task."""
 
     def __init__(self, task: Task) -> None:
-        self._names = [str(variable) for variable in task.channels]
+        self._names, self._targets = [str(variable) for variable in task.channels], task.targets
+        self._products: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(2, np.int64))
         self._cells, self._forecasts = np.zeros((2, len(GAP_KINDS), len(self._names)), np.int64)
 
     def add(self, cells: np.ndarray) -> None:
         """Add the result of `count_gaps` for one forecast."""
         self._cells += cells
         self._forecasts += cells > 0
+
+    def add_products(self, products: Sequence[Product], cells: np.ndarray) -> None:
+        """Add the number of cells (P,) of one forecast in which products are missing, but no raw member is."""
+        for one, count in zip(products, cells.tolist(), strict=True):
+            if count:
+                self._products[f"{one.text} of {self._targets[one.target]}"] += np.array([count, 1])
 
     def sentences(self) -> list[str]:
         """Return one sentence for each kind and channel with missing values."""
@@ -34,6 +45,12 @@ class Gaps:
             for name, c, f in zip(self._names, cells, forecasts, strict=True):
                 if c:
                     found.append(f"{name}: {c} cells of {f} forecast{'s' * (f > 1)} {kind}")
+        for name, counts in self._products.items():
+            c, f = counts.tolist()
+            found.append(
+                f"{name} is missing in {c} cells of {f} forecast{'s' * (f > 1)}: the climate has too few past analyses "
+                "there, or is dry"
+            )
         return found
 
 

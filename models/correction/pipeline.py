@@ -17,7 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
 from data_pipeline.protocols import Fields
 from data_pipeline.task import Variable
-from data_pipeline.writing.product import Product
+from data_pipeline.writing.product import EXTREMES, ClimateSample, Product
 from models.correction.corrected import Corrected
 from models.correction.gaps import Gaps, count_gaps
 from models.correction.guards import Guard, Verdict, summarise_forecast
@@ -29,6 +29,7 @@ from models.members.mutual_bounds import bound_by_raw, bound_mutually, mutual_bo
 from models.members.options import CorrectionOptions, noise_of
 from models.members.past import Past
 from models.members.products import product_fields
+from models.members.truth_climate import TruthClimate
 from models.parallel.single_process import Processes
 from models.provenance.envelope import untrained_sentence
 
@@ -42,6 +43,10 @@ class CorrectedTile(NamedTuple):
     """(P, h, w)."""
     missing: np.ndarray
     """The result of `count_gaps`."""
+    without: np.ndarray
+    """(P,) Number of cells in which a product is missing and all raw members are there."""
+    climate: ClimateSample | None = None
+    """What products are compared with."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class CorrectionPipeline:
     """Targets and lead times that any pipeline of the run corrects; their raw members bound no other variable."""
 
     past: Past | None = None
-    """For the methods that read it."""
+    """For the methods and products that read it."""
     guard: Guard = field(default_factory=Guard)
     products: tuple[Product, ...] = ()
     _changes: dict[tuple[np.datetime64, int], np.ndarray] = field(default_factory=dict, init=False)
@@ -79,14 +84,16 @@ class CorrectionPipeline:
         if tiles is None:
             return None
         self.gaps.add(reduce(add, [tile.missing for tile in tiles]))
+        self.gaps.add_products(self.products, reduce(add, [tile.without for tile in tiles]))
         join, raw = self.engine.domain.join, verdict.method == "raw"
         members = join([tile.members for tile in tiles])
         products = () if raw else tuple(zip(self.products, join([tile.products for tile in tiles]), strict=True))
         numbers = forecast.numbers if raw else member_numbers(forecast.numbers, self.options.member_count)
         numbers = () if self.options.only_products else numbers
         return Corrected(
-            forecast.init_time, forecast.lead_time, members, numbers, products, verdict.method, verdict.problems
-        )
+            forecast.init_time, forecast.lead_time, members, numbers, products, tiles[0].climate, verdict.method,
+            verdict.problems,
+        )  # fmt: skip
 
     def _verdict(self, forecast: RawForecast) -> Verdict:
         """Return on all ranks the guard's verdict on a forecast."""
@@ -118,10 +125,12 @@ class CorrectionPipeline:
         if method == "raw":
             nothing = np.empty((0, *self.engine.domain.own_shape))
             kept = forecast.raw[:0] if self.options.only_products else forecast.raw
-            return CorrectedTile(kept.copy(), nothing, missing)
+            return CorrectedTile(kept.copy(), nothing, missing, np.zeros(len(self.products), np.int64))
         covered = forecast.mask[list(task.target_channels)]
         prediction = self.predict(forecast) if method == "corrector" else self._predict_fallback(forecast)
-        products = product_fields(self.products, prediction, covered, task.targets)
+        climate = self._climate(forecast) if {one.kind for one in self.products} & EXTREMES.keys() else None
+        products = product_fields(self.products, prediction, covered, task.targets, climate)
+        absent = np.isnan(products) & covered[[one.target for one in self.products]]
         if self.options.only_products:
             members = forecast.raw[:0]
         else:
@@ -132,6 +141,8 @@ class CorrectionPipeline:
             self._bound(members, forecast, covered)
         whole = np.isfinite(members).all(0)
         for product, values in zip(self.products, products, strict=True):
+            if product.kind in EXTREMES:
+                continue
             whole[product.target] &= np.isfinite(values)
         if lost := int((covered & ~whole).sum()):
             raise InputError(
@@ -139,7 +150,13 @@ class CorrectionPipeline:
                 f"{covered.size} cells where the input has all members; "
                 "train the corrector on years with an analysis there"
             )
-        return CorrectedTile(members, products, missing)
+        sample = climate.sample if climate else None
+        return CorrectedTile(members, products, missing, absent.sum((1, 2)), sample)
+
+    def _climate(self, forecast: RawForecast) -> TruthClimate:
+        assert self.past is not None
+        valid = forecast.init_time + np.timedelta64(forecast.lead_time, "h")
+        return TruthClimate.of(self.past, valid, self.engine.description.task.targets, self.engine.domain)
 
     def _change(self, start: np.datetime64, lead: int) -> np.ndarray:
         """Return what `ecc-q` adds to the raw members of a start at a lead time (hours)."""

@@ -13,6 +13,7 @@ from data_pipeline.writing.marks import TEMPLATES, KeyValue, check_keys
 from models.engines.engine import CorrectorDescription
 from models.members.conformal import ConformalLayer
 from models.members.methods import MEMBER_METHODS, METHODS, PAST, READ_METHODS, MemberMethod
+from models.members.products import compares
 from models.provenance.noise import Noise
 
 QUANTILE_LEVELS = POSITIONS
@@ -38,7 +39,7 @@ class CorrectionOptions:
     member_count: int | None = None
     """Number of corrected members; None for as many as the forecast has."""
     history: tuple[str, ...] = ()
-    """Files of past analyses, for the methods that read them."""
+    """Files of past analyses, for the methods and products that read them."""
     reforecasts: tuple[str, ...] = ()
     """Files of past forecasts of the same model, for the methods that read them."""
     conformal: Mapping[str, ConformalLayer] = field(default_factory=dict)
@@ -72,7 +73,8 @@ class CorrectionOptions:
                 "choose members=ecc-q or quantiles"
             )
         for option, readers in READ_METHODS.items():
-            if getattr(self, option) and self.members not in readers:
+            read = option == "history" and compares(self.products)
+            if getattr(self, option) and self.members not in readers and not read:
                 raise InputError(
                     f"members={self.members} reads no {PAST[option]}; remove {option}, or set members={readers[0]}"
                 )
@@ -89,6 +91,11 @@ class CorrectionOptions:
 
     def check(self, corrector: CorrectorDescription) -> None:
         """Raise `InputError` if the method needs files that no option names, or what the corrector lacks."""
+        if compares(self.products) and not self.history:
+            raise InputError(
+                "products: efi, sot and cpf compare with the climate of the truth; give past analyses of several years "
+                "with history=FILES"
+            )
         for option in self.method.reads:
             if not getattr(self, option):
                 raise InputError(f"members={self.members} needs {PAST[option]}; give their files with {option}=FILES")

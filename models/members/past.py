@@ -1,5 +1,7 @@
 """Past weather: analyses of many years, and past forecasts of the same model, which give members their dependence.
 
+The analyses are also the climate of the products that need one; see `models.members.truth_climate`.
+
 One choice of past starts serves all lead times, targets and cells of a forecast, so that the members have the
 dependence of past weather in time, in space and between variables.
 """
@@ -49,7 +51,7 @@ class Past:
 
     @classmethod
     def open(cls, options: CorrectionOptions, corrector: CorrectorDescription, names: Names = None) -> Past | None:
-        """Open the past of a corrector's targets on its grid; None for a method that reads none."""
+        """Open the past of a corrector's targets on its grid; None if neither method nor products read one."""
         task, target, history, reforecasts = corrector.task, corrector.target_grid, options.history, options.reforecasts
         options.check(corrector)
         if not history:
@@ -103,6 +105,13 @@ class Past:
         near = self._in_season(init_time, self._analysed)
         self._check(len(near), count, init_time, self.path, "analyses")
         return near[: at_most or count]
+
+    def season(self, valid: np.datetime64, days: int) -> np.ndarray:
+        """Return the times of analyses at the hour of a valid time, at most `days` from it in the day of the year.
+
+        Those within `OWN_DAYS` of it are left out.
+        """
+        return self._in_season(valid, self.analyses.init_times.astype("datetime64[s]"), days)
 
     def similar_starts(self, init_time: np.datetime64, count: int, current: Fields) -> np.ndarray:
         """Return the `count` past starts of the season whose forecasts are most similar to that of `current`.
@@ -198,7 +207,7 @@ class Past:
         whole = self.forecasts.init_times[(self.forecasts.cells >= 0).all((1, 2, 3))].astype("datetime64[s]")
         return np.intersect1d(self._analysed, whole)
 
-    def _in_season(self, init_time: np.datetime64, candidates: np.ndarray) -> np.ndarray:
+    def _in_season(self, init_time: np.datetime64, candidates: np.ndarray, within: int = SEASON_DAYS) -> np.ndarray:
         """Return the candidates at the hour of a start and in its season, nearest to its day of the year first."""
         day, start = np.timedelta64(1, "D"), init_time.astype("datetime64[s]")
         apart = candidates - start
@@ -206,7 +215,7 @@ class Past:
         days = np.abs(climatology_day(candidates) - climatology_day(np.array([start])))
         distance = np.minimum(days, DAYS_PER_YEAR - days)
         order = np.lexsort((-candidates.astype(np.int64), distance))
-        return candidates[order[: int((distance <= SEASON_DAYS).sum())]]
+        return candidates[order[: int((distance <= within).sum())]]
 
     def _check(self, found: int, count: int, start: np.datetime64, path: str, what: str) -> None:
         if found < count:

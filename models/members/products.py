@@ -1,20 +1,25 @@
-"""Products: fields that summarise a corrected distribution: mean, spread, quantiles, probabilities of thresholds."""
+"""Products: fields that summarise a corrected distribution: mean, spread, quantiles, probabilities of thresholds.
+
+The extreme forecast index, the shift of tails and the crossing-point forecast compare it with the climate of the truth.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task, Variable
 from data_pipeline.variables.thresholds import Threshold, parse_thresholds
-from data_pipeline.writing.product import Product
+from data_pipeline.writing.product import EXTREMES, OUTER_LEVELS, Product
 from models.engines.engine import Prediction
+from models.members.truth_climate import TruthClimate
 
-EXAMPLES = "write mean, spread, quantile 0.9, or a probability such as 'probability > 0 degC'"
+EXAMPLES = "write mean, spread, quantile 0.9, efi, sot 90, sot 10, cpf, or a probability such as 'probability > 0 degC'"
 
 
 def products_of_tasks(texts: Sequence[str], tasks: Sequence[Task]) -> list[tuple[Product, ...]]:
@@ -43,8 +48,13 @@ def products_of_tasks(texts: Sequence[str], tasks: Sequence[Task]) -> list[tuple
 def _products(text: str, task: Task) -> list[Product]:
     words = text.strip()
     positions = range(len(task.targets))
-    if words in ("mean", "spread"):
+    if words in ("mean", "spread", "efi", "cpf"):
         return [Product(words, target, words) for target in positions]  # type: ignore[arg-type]
+    if form := re.fullmatch(r"sot\s+(\S+)", words):
+        level = {f"{100 * one:g}": one for one in OUTER_LEVELS}.get(form[1])
+        if level is None:
+            raise InputError(f"products: {text!r} must be sot 90 or sot 10, the shift of the upper or the lower tail")
+        return [Product("sot", target, f"sot {form[1]}", level=level) for target in positions]
     if form := re.fullmatch(r"quantile\s+(\S+)", words):
         try:
             level = float(form[1])
@@ -71,29 +81,44 @@ def _products(text: str, task: Task) -> list[Product]:
     raise InputError(f"products: cannot read {text!r}; {EXAMPLES}")
 
 
+def compares(texts: Sequence[str]) -> bool:
+    """Return whether the option `products` names a comparison with the climate of the truth."""
+    return any(text.split()[:1] and text.split()[0] in EXTREMES for text in texts)
+
+
 def product_fields(
-    products: Sequence[Product], prediction: Prediction, covered: np.ndarray, targets: Sequence[Variable]
+    products: Sequence[Product],
+    prediction: Prediction,
+    covered: np.ndarray,
+    targets: Sequence[Variable],
+    climate: TruthClimate | None = None,
 ) -> np.ndarray:
     """Return the products (P, h, w) in the units of the targets, probabilities between 0 and 1.
 
     Means and quantiles lie within the physical bounds of their target. Where `covered` (T, h, w) is False, because a
-    raw member of the target is missing, products are missing (NaN).
+    raw member of the target is missing, products are missing (NaN). The kinds `EXTREMES` need a `climate`, and are
+    missing where it has no value.
     """
     fields = np.empty((len(products), *covered.shape[1:]))
     levels = list(dict.fromkeys(product.level for product in products if product.level is not None))
     quantiles = prediction.quantiles(np.array(levels)) if levels else np.empty(0)
-    mean = prediction.mean() if any(product.kind == "mean" for product in products) else None
-    spread = prediction.std() if any(product.kind == "spread" for product in products) else None
+    kinds = {product.kind for product in products}
+    sources = {"mean": prediction.mean, "spread": prediction.std}
+    if climate is not None:
+        sources |= {"efi": partial(climate.index, prediction), "cpf": partial(climate.crossing, prediction)}
+    of_kinds = {kind: compute() for kind, compute in sources.items() if kind in kinds}
     for field, product in zip(fields, products, strict=True):
         target = product.target
         if product.threshold is not None:
             field[...] = _probability(prediction, product.threshold, target, len(targets))
         elif product.level is not None:
-            field[...] = quantiles[levels.index(product.level), target]
+            found = quantiles[levels.index(product.level)]
+            if product.kind == "sot":
+                assert climate is not None
+                found = climate.shift(found, product.level)
+            field[...] = found[target]
         else:
-            source = mean if product.kind == "mean" else spread
-            assert source is not None
-            field[...] = source[target]
+            field[...] = of_kinds[product.kind][target]
         if product.kind in ("mean", "quantile") and targets[target].bounds != (None, None):
             field.clip(*targets[target].bounds, out=field)
         field[~covered[target]] = np.nan

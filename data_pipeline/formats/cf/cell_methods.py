@@ -24,6 +24,7 @@ _STATISTICS_OF_GRIB = {
     "em": "an ensemble mean", "taem": "an ensemble mean", "es": "an ensemble standard deviation",
     "taes": "an ensemble standard deviation", "ssd": "an ensemble standard deviation", "ep": "a probability",
     "pb": "a probability", "fp": "a probability", "cd": "a quantile",
+    "efi": "an extreme forecast index", "efic": "an extreme forecast index", "sot": "a shift of tails",
 }  # fmt: skip
 """Values of `GRIB_dataType` for fields that are neither members nor analyses."""
 _STATISTIC_COORDINATES = ("percentile", "percentiles", "quantile", "quantiles", "threshold", "probability")

@@ -114,6 +114,12 @@ def step_and_interval(handle: int, init: int) -> tuple[int, int]:
             begin, till = (int(add_months(init, months * int(step)) - init) // 60 for step in steps)
             return till, till - begin if till >= begin else UNKNOWN
         return -1, UNKNOWN
+    if get_whole(handle, "numberOfTimeRanges", 1) > 1:
+        # ecCodes prints errors where it converts several time ranges, as those of indices of extremes, to other units.
+        with suppress(eccodes.CodesInternalError, ValueError):
+            texts = [eccodes.codes_get_string(handle, key) for key in ("startStep", "endStep")]
+            start, end = (int(text.removesuffix("m")) * (1 if text.endswith("m") else 60) for text in texts)
+            return end, end - start if end >= start else UNKNOWN
     for unit, minutes in (("m", 1), ("h", 60)):  # ecCodes writes a million minutes and more with six digits only
         with suppress(eccodes.CodesInternalError, ValueError):
             eccodes.codes_set_string(handle, "stepUnits", unit)

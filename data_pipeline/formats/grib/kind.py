@@ -135,6 +135,10 @@ OTHER_TEMPLATES = {
     89: "quantile", 90: "quantile", 201: "probability", 202: "probability",
 }  # fmt: skip
 """GRIB2 product templates of other statistics."""
+COMPARISON_TEMPLATES = (105, 106, 107, 112, *range(128, 137))
+"""GRIB2 product templates of comparisons with a reference period, by `typeOfRelationToReferenceDataset`."""
+COMPARISONS = {0: "anomaly", 1: "standardized anomaly", 20: "extreme forecast index", 21: "shift of tail"}
+"""Comparisons by this key (GRIB2 code table 4.101)."""
 ENSEMBLE_STATISTICS = (
     "ensemble mean", "ensemble mean", "ensemble spread", "ensemble spread", "ensemble spread", "anomaly index",
     "cluster mean", "interquartile range", "ensemble minimum", "ensemble maximum",
@@ -170,6 +174,8 @@ def product_of(handle: int) -> str:
             return ENSEMBLE_STATISTICS[kind] if kind < len(ENSEMBLE_STATISTICS) else "ensemble statistic"
         if template in OTHER_TEMPLATES:
             return OTHER_TEMPLATES[template]
+        if template in COMPARISON_TEMPLATES:
+            return COMPARISONS.get(get_whole(handle, "typeOfRelationToReferenceDataset", 255), "relation to a climate")
     elif (field := get_whole(handle, "productIdentifier", NCEP_FULL_FIELD)) != NCEP_FULL_FIELD:
         return "ensemble mean" if field in NCEP_MEANS else "ensemble statistic"
     return MARS_TYPES.get(get_text(handle, "dataType", ""), "")

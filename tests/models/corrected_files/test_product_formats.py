@@ -25,11 +25,12 @@ from models.parallel.mesh import Mesh
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 TARGETS = {"2t": "t2m", "t@850": "t", "10si": "si10"}
+PLACES = {"2t": ("heightAboveGround", 2), "t@850": ("isobaricInhPa", 850), "10si": ("heightAboveGround", 10)}
 TASK = Task("toy", [*TARGETS], [*TARGETS], [24, 48])
 STARTS, LEADS, MEMBERS = np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), (24, 48), 5
 PRODUCTS = (
     "spread", "quantile 0.9", "mean", "quantile 0.25", "probability 2t >= 8 degC", "probability 2t > 279.15 K",
-    "probability t@850 < 281", "probability 10si <= 5", "probability 2t >= 1 degC",
+    "probability t@850 < 281", "probability 10si <= 5", "probability 2t >= 1 degC", "efi", "sot 90", "sot 10",
 )  # fmt: skip
 FORMATS = {
     "a copy in GRIB": ("in.grib", "out.grib", {}), "new GRIB": ("in.nc", "out.grib", {}),
@@ -71,11 +72,10 @@ def inputs(tmp_path_factory):
     }  # fmt: skip
     write_forecasts(folder / "in.nc", STARTS, LEADS, GRID, fields, number | level)
     keys = {**KEYS, "type": "pf", "stream": "enfo", "numberOfForecastsInEnsemble": MEMBERS, "bitsPerValue": 24}
-    encoder = Encoder(GRID, edition=2, productDefinitionTemplateNumber=1, **keys)
-    places = {"2t": ("heightAboveGround", 2), "t@850": ("isobaricInhPa", 850), "10si": ("heightAboveGround", 10)}
+    encoder = Encoder(GRID, edition=2, productDefinitionTemplateNumber=1, dataTime=0, **keys)
     with (folder / "in.grib").open("wb") as file:
         for name, values in members.items():
-            kind, height = places[name]
+            kind, height = PLACES[name]
             for place in np.ndindex(2, 2, MEMBERS):
                 own = {"dataDate": 20200101 + place[0], "endStep": LEADS[place[1]], "perturbationNumber": place[2] + 1}
                 own |= {"shortName": name.partition("@")[0], "typeOfLevel": kind, "level": height}
@@ -85,7 +85,45 @@ def inputs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(corrector, inputs):
+def history(inputs):
+    """A file of analyses on 40 days of seven winters, and the analyses by target and valid day."""
+    random, path, found = np.random.default_rng(5), inputs[0] / "past.grib", {}
+    encoder = Encoder(GRID, edition=2, **{**KEYS, "type": "an", "stream": "oper", "dataTime": 0, "bitsPerValue": 24})
+    days = [np.datetime64(f"{year}-12-15") + np.timedelta64(n, "D") for year in range(2011, 2018) for n in range(40)]
+    with path.open("wb") as file:
+        for day in days:
+            for name in TARGETS:
+                values = 280 + 8 * random.standard_normal(GRID.shape)
+                values = np.abs(values - 274) if name == "10si" else values
+                if name == "10si":
+                    values[3, 2] = np.nan
+                found[name, day] = values.astype("f4").astype("f8")
+                kind, height = PLACES[name]
+                own = {"shortName": name.partition("@")[0], "typeOfLevel": kind, "level": height}
+                file.write(encoder.encode(found[name, day], dataDate=int(str(day).replace("-", "")), **own))
+    return path, found
+
+
+def compared(members, past):
+    """Return EFI, SOT(90), SOT(10) and CPF of members (M, H, W) in a climate of past values (N, H, W)."""
+    angle = (np.arange(4000) + 0.5) / 4000 * np.pi / 2
+    levels, climate = np.sin(angle) ** 2, np.quantile(past, np.sin(angle) ** 2, 0)
+    below = np.stack([(members < one).mean(0) for one in climate])
+    found = {"efi": 2 * (levels[:, None, None] - below).mean(0)}
+    for tail, (inner, outer) in {"sot_90": (0.9, 0.99), "sot_10": (0.1, 0.01)}.items():
+        near, far = np.quantile(past, [inner, outer], 0)
+        found[tail] = np.clip((np.quantile(members, inner, 0) - far) / (far - near), -10, 10)
+    steps = np.arange(0.0005, 1, 0.001)
+    above = np.quantile(members, steps, 0) > np.quantile(past, steps, 0)
+    up, down = above[500:].argmin(0), above[499::-1].argmax(0)
+    high = np.where(above[500:].all(0), 1, 0.5 + up / 1000)
+    low = np.where(above[499::-1].any(0), 0.5 - down / 1000, 0)
+    found["cpf"] = np.where(np.median(members, 0) > np.median(past, 0), high, low)
+    return {kind: field + 0 * past.sum(0) for kind, field in found.items()}
+
+
+@pytest.fixture(scope="module")
+def expected(corrector, inputs, history):
     """Each product by target and text, from 4,000 members of the distribution; (lead time, H, W) of the first start."""
     many = corrector.correct(inputs[1].isel(init_time=[0]), members="quantiles", member_count=4000).isel(init_time=0)
     many = {"2t": many["2t"] + 273.15, "t@850": many["t"].sel(level=850), "10si": many["10si"]}
@@ -95,6 +133,16 @@ def expected(corrector, inputs):
         found |= {(name, "mean"): own.mean(1), (name, "spread"): own.std(1)}
         found |= {(name, level): np.quantile(own, level, 1, method="hazen") for level in (0.25, 0.9)}
     found |= {("2t", True, limit): (values["2t"] >= limit).mean(1) for limit in (274.15, 279.15, 281.15)}
+    for name, own in values.items():
+        by_lead = []
+        for lead, members in zip(LEADS, own, strict=True):
+            valid = np.datetime64("2020-01-01") + np.timedelta64(lead, "h").astype("timedelta64[D]")
+            days = [valid - np.timedelta64(n, "D") for n in range(-15, 16)]
+            near = {str(day)[5:] for day in days}
+            past = [field for (one, day), field in history[1].items() if one == name and str(day)[5:] in near]
+            assert len(past) == 7 * 31
+            by_lead.append(compared(members, np.stack(past)))
+        found |= {(name, kind): np.stack([one[kind] for one in by_lead]) for kind in by_lead[0]}
     found |= {("t@850", False, 281): (values["t@850"] < 281).mean(1), ("10si", False, 5): (values["10si"] <= 5).mean(1)}
     return {key: np.where(np.isnan(values[key[0]]).any(1), np.nan, field) for key, field in found.items()}
 
@@ -113,7 +161,15 @@ def in_grib(path):
             values = np.where(values == 1e30, np.nan, values)
             name = keys["shortName"] + ("@850" if keys["typeOfLevel"] == "isobaricInhPa" else "")
             what = None
-            if template == 199:
+            if template == 130:
+                relation = eccodes.codes_get(handle, "typeOfRelationToReferenceDataset")
+                assert eccodes.codes_get(handle, "sampleSizeOfReferencePeriod") == 7 * 31
+                assert eccodes.codes_get(handle, "yearOfStartOfReferencePeriod") == 2011
+                length = eccodes.codes_get_array(handle, "lengthOfTimeRangeForReferencePeriod")
+                assert (*length,) == (8, 31)
+                tail = "scaledValueOfAdditionalParameterForReferencePeriod"
+                what = (name, "efi" if relation == 20 else f"sot_{eccodes.codes_get_array(handle, tail)[0]}")
+            elif template == 199:
                 what = (name, {0: "mean", 4: "spread"}[eccodes.codes_get(handle, "derivedForecast")])
             elif template == 89:
                 level = eccodes.codes_get(handle, "quantileValue") / eccodes.codes_get(handle, "totalNumberOfQuantiles")
@@ -144,8 +200,8 @@ def in_dataset(dataset, names, celsius):
             array = array.transpose(*extra, *[one for one in array.dims if one not in (*extra, *space)], *space)
             if kind == "mean":
                 found[target, "mean"] = array.values + warm
-            elif kind == "spread":
-                found[target, "spread"] = array.values
+            elif kind in ("spread", "efi", "sot", "cpf"):
+                found[target, array.name.removeprefix(f"{name}_")] = array.values
             else:
                 (axis,), side = extra, ()
                 if kind == "probability":
@@ -167,18 +223,22 @@ def run(corrector, source, output, options):
     ("kind", "alone"),
     [*((kind, False) for kind in FORMATS), *((kind, True) for kind in FORMATS if not FORMATS[kind][2])],
 )
-def test_products_are_those_of_the_distribution(kind, alone, corrector, inputs, expected, tmp_path):
+def test_products_are_those_of_the_distribution(kind, alone, corrector, inputs, history, expected, tmp_path):
     (source, target, further), (folder, dataset) = FORMATS[kind], inputs
-    options = CorrectionOptions(products=PRODUCTS, **({"members": "none"} if alone else further))
+    products = PRODUCTS if target.endswith("grib") else (*PRODUCTS, "cpf")
+    past, made = {"history": (str(history[0]),)}, 34 + 6 * (len(products) - 9)
+    options = CorrectionOptions(products=products, **past, **({"members": "none"} if alone else further))
     output = tmp_path / (target or "none")
     copied = kind == "a copy in NetCDF" and not alone
     if target:
         done = run(corrector, folder / source, output, options)
-        counts = "34 products were written: 6 of spread, 6 of quantile 0.9, 6 of mean, 6 of quantile 0.25, 2 of "
+        counts = f"{made} products were written: 6 of spread, 6 of quantile 0.9, 6 of mean, 6 of quantile 0.25, 2 of "
         assert sum(note.startswith(counts) for note in done.notes) == 1
         assert "2 of 4 forecasts keep their raw members and have no products" in done.notes
-        assert (done.messages == 34) if alone else (done.messages >= 12 * options.member_count if further else 60)
-        assert read_sidecar(output)["counts"]["products"] == 34
+        assert (done.messages == made) if alone else (done.messages >= 12 * options.member_count if further else 60)
+        assert read_sidecar(output)["counts"]["products"] == made
+        missing = "efi of 10si is missing in 2 cells of 2 forecasts: the climate has too few past analyses there, "
+        assert sum(note.startswith(missing) for note in done.notes) == 1
     if output.suffix == ".grib":
         found, others = in_grib(output)
         assert others == (0 if alone else done.messages)
@@ -190,22 +250,29 @@ def test_products_are_those_of_the_distribution(kind, alone, corrector, inputs, 
         given = dataset.isel(init_time=[0]) if further else dataset
         given = given.chunk(init_time=1, lead_time=1) if source == "lazy" else given
         wanted = {"members": "none"} if alone else further
-        result = corrector.correct(given, products=PRODUCTS, on_problem="raw", **wanted)
+        result = corrector.correct(given, products=products, history=str(history[0]), on_problem="raw", **wanted)
         assert ("number" in result.dims) != alone
         found = in_dataset(result.compute(), {"2t": "2t", "t@850": "t", "10si": "10si"}, True)
+    expected = {key: field for key, field in expected.items() if key[1] != "cpf" or "cpf" in products}
     assert found.keys() == expected.keys()
+    tolerances = {"spread": 0.02, "sot_90": 0.02, "sot_10": 0.02, "efi": 0.01}
     for key, values in expected.items():
-        atol = 2e-3 if len(key) == 3 else 0.02 if key[1] == "spread" else 5e-3
+        atol = 2e-3 if len(key) == 3 else tolerances.get(key[1], 5e-3)
+        if key[1] == "cpf":  # where the quantiles of forecast and climate are nearly parallel, members cannot tell it
+            np.testing.assert_array_equal(np.isnan(found[key][0]), np.isnan(values))
+            assert (np.abs(found[key][0] - values)[~np.isnan(values)] < 0.01).mean() > 0.9
+            continue
         np.testing.assert_allclose(found[key][0], values, rtol=0, atol=atol, err_msg=str(key))
         assert np.isnan(found[key][1:]).all(), key
 
 
 @pytest.mark.parametrize("kind", ["a copy in GRIB", "a copy in NetCDF", "Zarr"])
-def test_readers_take_no_product_for_a_member(kind, corrector, inputs, tmp_path):
+def test_readers_take_no_product_for_a_member(kind, corrector, inputs, history, tmp_path):
     """The levels 0.25 and 0.75 are those of two members, as percentile files have them."""
     (source, target, _), folder = FORMATS[kind], inputs[0]
-    products = ("mean", "spread", "quantile 0.25", "quantile 0.75", "probability 2t > 279.15 K")
-    wanted = {"plain": {}, "both": {"products": products}, "alone": {"members": "none", "products": products}}
+    products = ("mean", "spread", "quantile 0.25", "quantile 0.75", "probability 2t > 279.15 K", "efi", "sot 90")
+    further = {"products": products, "history": (str(history[0]),)}
+    wanted = {"plain": {}, "both": further, "alone": {"members": "none", **further}}
     outputs = {name: tmp_path / f"{name}{(tmp_path / target).suffix}" for name in wanted}
     for name, options in wanted.items():
         run(corrector, folder / source, outputs[name], CorrectionOptions(**options))
@@ -228,10 +295,12 @@ def test_readers_take_no_product_for_a_member(kind, corrector, inputs, tmp_path)
             run(corrector, outputs["both"], tmp_path / "third.nc", CorrectionOptions(products=("mean",)))
 
 
-def test_what_an_output_cannot_hold_is_refused(corrector, inputs, tmp_path):
+def test_what_an_output_cannot_hold_is_refused(corrector, inputs, history, tmp_path, monkeypatch):
+    monkeypatch.chdir(history[0].parent)
     for name, options, sentence in (
         ("out.csv", {"products": ("mean",)}, "would be a table, which holds members only; name a NetCDF file"),
         ("out.nc", {"keys": {"expver": "0079"}}, "keys are keys of GRIB messages; leave keys out for"),
+        ("out.grib", {"products": ("cpf",), "history": ("past.grib",)}, "products: cpf has no code in GRIB"),
     ):
         with pytest.raises(InputError, match=sentence):
             run(corrector, inputs[0] / "in.grib", tmp_path / name, CorrectionOptions(**options))
@@ -248,6 +317,6 @@ def follows_the_conventions(data):
         assert all(axis in data.coords for axis in array.dims)
         assert {*array.encoding.get("coordinates", "").split()} <= {*data.variables}
         assert array.encoding["_FillValue"] > 1e36
-        assert (array.units == "1") == ("probability" in name)
+        assert (array.units == "1") == (array.deepweather_product in ("probability", "efi", "sot", "cpf"))
         methods = {"mean": "realization: mean", "spread": "realization: standard_deviation"}
         assert array.attrs.get("cell_methods", "").endswith(methods.get(array.deepweather_product, ""))

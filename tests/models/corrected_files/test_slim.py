@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from benchmarks.correct import write_forecast
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from data_pipeline.writing import messages
+from data_pipeline.writing import Encoder, messages
 from models.corrector import Corrector
 from models.engines.onnx_export import export
 
@@ -83,6 +83,11 @@ def run(folder, *commands):
 def folder(toy, tmp_path_factory):
     folder = tmp_path_factory.mktemp("slim")
     write_forecast(folder / "in.grib", GRID, 6, [24, 48], "grid_simple", 2)
+    winters = [np.datetime64(f"{year}-12-18") + np.arange(32) for year in range(2015, 2019)]
+    encoder = Encoder(GRID, centre="ecmf", shortName="2t", type="an", typeOfLevel="surface", dataTime=1200)
+    random = np.random.default_rng(1)
+    fields = [(int(f"{day:%Y%m%d}"), random.normal(250, 20, GRID.shape)) for day in np.concatenate(winters).tolist()]
+    (folder / "past.grib").write_bytes(b"".join(encoder.encode(field, dataDate=day) for day, field in fields))
     for name, spec in {"emos": EMOS, "mlp": MLP}.items():
         data = toy(TASK, GRID, 24)
         corrector = Corrector(TASK, GRID, spec, data.static)
@@ -107,7 +112,8 @@ REFUSED = [
 
 
 def test_a_slim_installation_writes_what_pytorch_writes_and_says_in_one_sentence_what_it_lacks(folder, command):
-    words = ["input=in.grib", "products=[mean,spread,'quantile 0.9']", "keys={subCentre: 7}"]
+    words = ["input=in.grib", "keys={subCentre: 7}"]
+    words += ["products=[mean,spread,'quantile 0.9',efi,'sot 10']", "history=past.grib"]
     exported = [["correct", f"corrector={name}.onnx", f"output={name}-slim.grib", *words] for name in ("emos", "mlp")]
     files = ["input=in.grib", "output=never.grib"]
     lacking = [[*words, *files] if words[0] == "correct" else words for words, _ in REFUSED]
@@ -123,7 +129,7 @@ def test_a_slim_installation_writes_what_pytorch_writes_and_says_in_one_sentence
         expected = full.stdout.replace("torch", "slim").replace(".safetensors", ".onnx")
         assert (full.code, re.sub(r"done in .*\n", "", expected)) == (0, printed)
         one, two = (read_values(folder / f"{name}-{kind}.grib", GRID) for kind in ("slim", "torch"))
-        assert len(one) == 2 * (6 + 3)
+        assert len(one) == 2 * (6 + 5)
         step = np.ptp(two) / 2**15  # a message has 16 bits
         np.testing.assert_allclose(one, two, rtol=0, atol=1.001 * step)
         assert list(messages(folder / f"{name}-slim.grib", None)) == list(messages(folder / f"{name}-torch.grib", None))

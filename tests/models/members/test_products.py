@@ -1,13 +1,18 @@
 """Products of `correct`: fields that summarise the corrected distribution, as ecCodes reads them from the output."""
 
+import eccodes
 import numpy as np
 import pytest
 from correction_runs import correct, random_corrector, read_messages, read_sidecar, write_members
 from grib_parts import GRID
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib.interval import step_and_interval
+from data_pipeline.formats.grib.kind import product_of
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.task import Task
+from data_pipeline.writing import Encoder, HeaderMarks, StatisticHeader
+from data_pipeline.writing.product import ClimateSample, Product
 from models.members.options import CorrectionOptions
 from models.members.products import products_of_tasks
 
@@ -49,6 +54,12 @@ def test_products_follow_the_first_member(tmp_path):
     )
     messages = read(tmp_path / "out", "productDefinitionTemplateNumber", "stepRange", "shortName")
     assert [keys[0] for keys, _ in messages] == ["1", "199", "199", "89", "201", "201", *["1"] * (MEMBERS - 1)]
+    names = "typeOfGeneratingProcess", "generatingProcessIdentifier"
+    assert [keys for keys, _ in read(tmp_path / "out", *names)][:7] == [
+        ["11", "255"],
+        *[["13", "255"]] * 5,
+        ["11", "255"],
+    ]
     members = np.stack([messages[0][1], *(field for _, field in messages[6:])])
     np.testing.assert_array_equal(members, [field for _, field in read(tmp_path / "plain")])
 
@@ -65,7 +76,7 @@ def test_grib1_holds_mean_and_spread(tmp_path):
 
 def test_a_text_that_names_no_product_is_refused():
     for text, sentence in (
-        ("median", r"products: cannot read 'median'; write mean, spread, quantile 0\.9, or"),
+        ("median", r"products: cannot read 'median'; write mean, spread, quantile 0\.9, efi, sot 90"),
         ("quantile 1.5", r"the level of 'quantile 1\.5' must be between 0 and 1, such as quantile 0\.9"),
         ("quantile nan", "the level of 'quantile nan' must be between 0 and 1"),
         ("probability > 10 %", "is a percentile of the climatology, which correct does not read"),
@@ -129,3 +140,63 @@ def test_an_output_without_any_product_is_refused(tmp_path):
     with pytest.raises(InputError, match="would have no products, because all forecasts keep their raw members"):
         correct(make_corrector(), source, tmp_path / "out", options=options, on_problem="raw")
     assert [each.name for each in tmp_path.iterdir()] == ["in"]
+
+
+MARS = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "type": "pf", "stream": "enfo"}
+RAIN = {"productDefinitionTemplateNumber": 11, "shortName": "tp", "stepType": "accum", "startStep": 72, "endStep": 96}
+INDEX_KEYS = {
+    "derivedForecast": 5, "numberOfForecastsInEnsemble": 51, "typeOfReferenceDataset": 0, "forecastTime": 72,
+    "sampleSizeOfReferencePeriod": 620, "numberOfReferencePeriodTimeRanges": 2, "startDateOfReferencePeriod": 20010103,
+    "typeOfGeneratingProcess": 3, "generatingProcessIdentifier": 255,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "relation", "quantile"),
+    [("efi", None, 20, None), ("sot 90", 0.9, 21, "90-99:100"), ("sot 10", 0.1, 21, "1-10:100")],
+)
+@pytest.mark.parametrize("instant", [True, False])
+def test_headers_of_indices_are_those_of_ecmwf(text, level, relation, quantile, instant, capfd):
+    """Keys that the tests of ECMWF's encoder (metkit, mars2grib) state for an index over an interval; as ecCodes reads.
+
+    At one time, the template is WMO's 4.130, and the parameter stays.
+    """
+    own = {**HEIGHT, "shortName": "2t", "endStep": 72} if instant else RAIN
+    message = Encoder(GRID, edition=2, **MARS, numberOfForecastsInEnsemble=51, **own).encode(np.ones(GRID.shape))
+    sample = ClimateSample(np.datetime64("2001-01-03", "s"), 20, 31, 620)
+    header = StatisticHeader(Product(text[:3], 0, text, level), 51, sample)
+    handle = eccodes.codes_new_from_message(HeaderMarks().of_product(header, message))
+    assert product_of(handle) == ("extreme forecast index" if relation == 20 else "shift of tail")
+    names = "productDefinitionTemplateNumber", "paramId", "typeOfRelationToReferenceDataset"
+    expected = [130, 167, relation] if instant else [107, 132228, relation]
+    assert [eccodes.codes_get(handle, name, int) for name in names] == expected
+    assert {name: eccodes.codes_get(handle, name, int) for name in INDEX_KEYS} == INDEX_KEYS
+    assert eccodes.codes_get(handle, "mars.type") == text[:3]
+    arrays = {
+        "indicatorOfUnitForTimeRangeForReferencePeriod": [4, 2], "lengthOfTimeRangeForReferencePeriod": [20, 31],
+    }  # fmt: skip
+    if not instant:
+        arrays |= {"typeOfStatisticalProcessing": [102, 1], "lengthOfTimeRange": [24, 24]}
+        assert eccodes.codes_get(handle, "stepRange") == "72-96"
+        assert step_and_interval(handle, 0) == (96 * 60, 24 * 60)
+        assert not capfd.readouterr().err  # of ecCodes
+    if quantile:
+        assert eccodes.codes_get(handle, "mars.quantile") == quantile
+        arrays["scaledValueOfAdditionalParameterForReferencePeriod"] = [90, 99] if level == 0.9 else [10, 1]
+    for name, values in arrays.items():
+        assert eccodes.codes_get_array(handle, name).tolist() == values
+    np.testing.assert_array_equal(eccodes.codes_get_values(handle), 1)
+    eccodes.codes_release(handle)
+
+
+def test_what_has_no_header_for_an_index_is_refused():
+    sample = ClimateSample(np.datetime64("2001-01-03", "s"), 20, 31, 620)
+    header = StatisticHeader(Product("efi", 0, "efi"), 51, sample)
+    first = Encoder(GRID, shortName="2t", type="pf", stream="enfo", centre="ecmf").encode(np.ones(GRID.shape))
+    other = Encoder(GRID, edition=2, productDefinitionTemplateNumber=6).encode(np.ones(GRID.shape))
+    for message, sentence in (
+        (first, "GRIB1 has no header for the extreme forecast index, and the input is GRIB1; convert it"),
+        (other, r"template 4\.6, for which WMO has no comparison with a climate; leave efi out of products"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            header(message)
