@@ -9,7 +9,7 @@ import os
 import runpy
 import sys
 import warnings
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
 from data_pipeline.common import interruption
@@ -85,8 +85,9 @@ class _WithAccessor:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return xarray's own spec, whose loader then imports the accessor; None for all other modules."""
-        spec = PathFinder.find_spec(name, path, target) if name == "xarray" else None
+        """Return the spec of xarray that the next finders find, whose loader then imports the accessor; else None."""
+        others = sys.meta_path[sys.meta_path.index(_WithAccessor) + 1 :] if name == "xarray" else []
+        spec = next((found for one in others if (found := one.find_spec(name, path, target))), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 

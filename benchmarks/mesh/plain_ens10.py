@@ -12,7 +12,7 @@ from benchmarks.mesh.plain_unet import Padding, PlainConvolution
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Normal
-from models.networks.head import GaussianHead
+from models.networks.head import LocationScaleHead
 from models.published.ens10 import WIDTHS, moments_in_turn
 
 
@@ -27,7 +27,7 @@ class PlainENS10UNet(nn.Module):
     def __init__(self, task: Task, kind: Padding) -> None:
         super().__init__()
         a, b, c = WIDTHS
-        self.head = GaussianHead(task)
+        self.head = LocationScaleHead(task, [Normal] * len(task.targets))
         self.encoder = nn.ModuleList(
             nn.Sequential(plain_block(inputs, width, kind), plain_block(width, width, kind))
             for inputs, width in ((2 * len(task.parity), a), (a, b), (b, c))

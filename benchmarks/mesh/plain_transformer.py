@@ -19,7 +19,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Normal
 from models.networks.features import Features
-from models.networks.head import GaussianHead
+from models.networks.head import make_head
 from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 CELLS_AT_ONCE = 2**15
@@ -127,7 +127,7 @@ class PlainTransformer(nn.Module):
 
     def __init__(self, task: Task, grid: Grid, width: int = 8, dropout: float = 0.1) -> None:
         super().__init__()
-        self.features, self.head = Features(task, grid), GaussianHead(task)
+        self.features, self.head = Features(task, grid), make_head("normal", task, grid)
         self.shared = JoinedTrunk(self.features.count, 2 * width, dropout, False, self.features.parity)
         self.members = JoinedTrunk(
             len(task.channels) + 2 * width, width, dropout, True, (*task.parity, *[1] * 2 * width)

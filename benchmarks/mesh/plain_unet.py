@@ -18,7 +18,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Normal
 from models.networks.features import Features
-from models.networks.head import GaussianHead
+from models.networks.head import make_head
 
 Padding = Literal["sphere", "zeros"]
 
@@ -69,7 +69,7 @@ class PlainUNet(nn.Module):
 
     def __init__(self, task: Task, grid: Grid, kind: Padding = "sphere", width: int = 16, dropout: float = 0.1) -> None:
         super().__init__()
-        self.features, self.head = Features(task, grid), GaussianHead(task)
+        self.features, self.head = Features(task, grid), make_head("normal", task, grid)
         one, two, four = width, 2 * width, 4 * width
         self.encoder = nn.ModuleList(
             [

@@ -45,7 +45,7 @@ def test_only_models_are_found(write_module):
         "models.statistical.raw.Cooked": "does not exist in this version; the models are listed in conf/model",
         "models.rare.Raw": "does not exist",
         "models.statistical.raw.Raw.forward": "does not exist",
-        "models.statistical.raw.Tensor": "is not a model",
+        "models.networks.network.Tensor": "is not a model",
         "models.networks.mlp.zero_convolution": "is not a model",
         "models.networks.mlp.nn": "is not a model",
         "models.borrowed.Conv2d": "is not a model",
