@@ -70,10 +70,10 @@ def plot_gain(raw: Forecast, corrected: Forecast, truth: xr.DataArray, *, coasts
 def plot_rank_histogram(raw: Forecast, corrected: Forecast, truth: xr.DataArray, *, drawn: bool = False) -> Figure:
     """Return the histograms of the rank of the truth among the members, relative to a flat one.
 
-    The grey band holds 95 % of the bars of a calibrated forecast. Arguments are those of `score`. Corrected members are
-    quantiles at the levels (k - 1/2)/M, unless they are `drawn`: between the first two of these lies 1/M of the
-    distribution, below the first only 1/(2 M). So ranks are counted among quantiles at the levels k/(M + 1), which are
-    interpolated linearly.
+    A grey band holds 95 % of the bars of a calibrated forecast; few starts do not tell how wide it is. Arguments are
+    those of `score`. Corrected members are quantiles at the levels (k - 1/2)/M, unless they are `drawn`: between the
+    first two of these lies 1/M of the distribution, below the first only 1/(2 M). So ranks are counted among quantiles
+    at the levels k/(M + 1), which are interpolated linearly.
     """
     scores = scores_of(_scored(raw, corrected, truth, ranked=not drawn), 0)
     return _shown(calibration_drawing(scores, "corrected").panels[0])
