@@ -123,7 +123,7 @@ class Corrector(nn.Module):
 
     @property
     def fitted_normalizers(self) -> list[Normalizer]:
-        """The normaliser, or those of a committee; none for a model that reads physical values."""
+        """The normalisers of this corrector and of its parts, without those of models that read physical values."""
         parts = [part for part in self.modules() if isinstance(part, Corrector)]
         return [part.normalizer for part in parts if not protocol.claims(part.model).physical]
 

@@ -116,7 +116,7 @@ class JobOptions:
 def read_job_options(
     defaults: Mapping[str, Any], options: Mapping[str, Any], given: Collection[str], verb: str
 ) -> JobOptions:
-    """Return the options of a job of `verb`: those of the command line, else those of the site file, else the defaults.
+    """Return the options of a job of `verb`. The command line counts most, then the site file, then the defaults.
 
     `defaults` and `options` have the value of each option of `deepweather submit`, `given` the names on the command
     line. In the site file, the options under the name of the verb count more than the others. The whole file is

@@ -1,4 +1,4 @@
-"""Fields that describe groups of exchangeable members: mean, spread, and who belongs to them; and earlier starts."""
+"""Fields that describe a group of exchangeable members, or an earlier start: mean, spread, and which members belong."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def group_members(own: Fields, formula: Formula) -> tuple[int, ...]:
 
 
 def membership_fields(own: Fields, formula: Formula) -> Fields:
-    """Return the two fields of `in_group`, 0 and 1, as those of two members, for each start and lead time of `own`."""
+    """Return the fields of `in_group`. For each start and lead time of `own` there are two, with the values 0 and 1.
+
+    The two count as members 0 and 1 of an ensemble. A member of `own` takes the field whose number `group_members` has.
+    """
     cells = np.zeros((len(own.init_times), len(own.lead_times), 2, 1), np.int32)
     cells[:, :, 1] = 1
     on_grid = on_forecasts_grid(own.reader)

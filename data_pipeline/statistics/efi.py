@@ -100,7 +100,7 @@ def index_of_shares(below: Iterable[Any], equal: Iterable[Any], wet: Iterable[An
 
 
 def crossing_of_shares(share: Callable[[int], Any]) -> Any:
-    """Return the level (...) at which the quantiles of a forecast fall below those of the climate.
+    """Return the crossing point (...): the level at which the forecast's quantile function crosses the climate's.
 
     `share(k)` is the forecast's probability of values up to the quantile k of the climate at `CROSSING_LEVELS`, an
     array of NumPy or PyTorch. It is the most extreme level of the climate whose probability is higher in the forecast

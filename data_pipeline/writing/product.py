@@ -88,7 +88,7 @@ class ClimateSample(NamedTuple):
 
 @dataclass(frozen=True)
 class ProductVariable:
-    """A variable of products: one field such as a mean, or those of several levels or thresholds along a dimension."""
+    """A variable of the output: a product such as a mean, or products of several levels or thresholds by dimension."""
 
     name: str
     suffix: str

@@ -40,7 +40,7 @@ class EnsembleClimate(nn.Module):
         `ends` are the ends of the folds. All ranks must call this together.
         """
         self.coefficients.copy_(assemble(coefficients[-1], self._domain))
-        # The ends are copied: `fitted.safetensors` refuses tensors that share memory with those of `ErrorClimate`.
+        # A view would share its memory with `ErrorClimate`, and `fitted.safetensors` refuses tensors that share memory.
         self.without.set(coefficients[:-1].flatten(0, 1), ends.clone())
 
     def forward(self, sample: Sample, held_out: bool | None = None) -> Tensor:

@@ -216,10 +216,11 @@ def test_every_source_has_the_same_samples_at_stations(name, method, tmp_path):
 @pytest.mark.parametrize("name", ["store", "arrays"])
 def test_groups_of_members_are_those_of_the_members_at_stations(name, tmp_path):
     """The spread of interpolated members is not the interpolated spread."""
-    task = replace(STATION_TASK, formulas=("group_mean(2t, 1)", "group_spread(2t, 0)"))
+    task = replace(STATION_TASK, formulas=("group_mean(2t, 1)", "group_spread(2t, 0)", "in_group(2t, 1)"))
     source = open_with(name, tmp_path / "own", "bilinear", task)
     for sample in ForecastDataset(source, task, [2020]):
-        members, _, mean, spread = sample.ensemble.double().unbind(1)
+        members, _, mean, spread, belongs = sample.ensemble.double().unbind(1)
+        assert belongs.mean((1, 2)).tolist() == [0.0, *[1.0] * (len(members) - 1)]
         np.testing.assert_allclose(mean, members[1:].expand_as(members), rtol=1e-6)
         np.testing.assert_allclose(spread, members.std(0).expand_as(members), rtol=1e-4)
 

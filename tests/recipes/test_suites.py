@@ -124,7 +124,7 @@ def test_cylc(work, manager):
     # `cylc vip` needs rsync; jobs have a login shell.
     (work / ".bash_profile").write_text(f"export PATH={os.environ['PATH']}\n")
     flow = Path(shutil.copytree(work / "suite", work / "cylc-run/night")) / "flow.cylc"
-    replace(flow, "WORK = /work/night", f"WORK = {work}")
+    replace(flow, "WORK = /srv/night", f"WORK = {work}")
     replace(flow, "PT1M", "PT1S")
     ended = run("cylc", "play", "night", "--no-detach", f"--final-cycle-point={NIGHT.replace('-', '')}T0000Z")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -148,7 +148,7 @@ def test_systemd(work):
         pytest.skip("there is no systemd-analyze; Debian: apt-get install systemd")
     units = [work / f"suite/night.{kind}" for kind in ("service", "timer")]
     service = units[0].read_text()
-    units[0].write_text(service.replace("/work/night", str(work)))
+    units[0].write_text(service.replace("/srv/night", str(work)))
     checked = run("systemd-analyze", "verify", *units)
     assert checked.returncode == 0, checked.stderr
     program = re.search(r"^ExecStart=(.*)$", units[0].read_text(), re.MULTILINE)[1]

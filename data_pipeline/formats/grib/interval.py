@@ -115,7 +115,7 @@ def step_and_interval(handle: int, init: int) -> tuple[int, int]:
             return till, till - begin if till >= begin else UNKNOWN
         return -1, UNKNOWN
     if get_whole(handle, "numberOfTimeRanges", 1) > 1:
-        # ecCodes prints errors where it converts several time ranges, as those of indices of extremes, to other units.
+        # Messages of indices have several time ranges. ecCodes prints an error when it converts their units.
         with suppress(eccodes.CodesInternalError, ValueError):
             texts = [eccodes.codes_get_string(handle, key) for key in ("startStep", "endStep")]
             start, end = (int(text.removesuffix("m")) * (1 if text.endswith("m") else 60) for text in texts)
