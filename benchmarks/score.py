@@ -156,7 +156,7 @@ def write_archive(folder: Path, count: int) -> None:
     }  # fmt: skip
     fields = [example(10) for _ in range(FILES)]
     members, truth = (
-        np.stack([280 + fields[k % FILES][part] for k in range(count)]).astype(np.float32) for part in (0, 1)
+        np.stack([fields[k % FILES][part] for k in range(count)]) for part in (0, 1)
     )
     kelvin = {"units": "K"}
     members = members.reshape(count, 1, 10, rows, columns)

@@ -154,14 +154,18 @@ class Findings:
 
 
 def write_table(findings: Sequence[Findings], path: Path) -> None:
-    """Write all implausible values into a CSV file; without any, the file is removed."""
-    if not any(len(one.suspects) for one in findings):
+    """Write all implausible values into a CSV file; without any, the file is removed.
+
+    Of a variable whose units seem to be wrong, values outside the plausible range are left out: they are most values.
+    """
+    listed = [(one, one.suspects[one.suspects["kind"] >= int(one.mostly_beyond)]) for one in findings]
+    if not any(len(suspects) for _, suspects in listed):
         path.unlink(missing_ok=True)
         return
     rows = (
         (one.variable, suspect["time"].astype("datetime64[s]"), one.place(suspect["row"], suspect["column"]),
          f"{suspect['value']:g}", one.variable.units, ERRORS[suspect["kind"]])
-        for one in findings for suspect in one.suspects
+        for one, suspects in listed for suspect in suspects
     )  # fmt: skip
     write_csv(path, ["variable", "valid_time", "place", "value", "units", "error"], rows)
 
