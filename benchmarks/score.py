@@ -155,9 +155,7 @@ def write_archive(folder: Path, count: int) -> None:
         "number": ("number", np.arange(10), {"standard_name": "realization"}), **place,
     }  # fmt: skip
     fields = [example(10) for _ in range(FILES)]
-    members, truth = (
-        np.stack([fields[k % FILES][part] for k in range(count)]) for part in (0, 1)
-    )
+    members, truth = (np.stack([fields[k % FILES][part] for k in range(count)]) for part in (0, 1))
     kelvin = {"units": "K"}
     members = members.reshape(count, 1, 10, rows, columns)
     xr.Dataset({"t2m": (tuple(where), members, kelvin)}, where).to_netcdf(folder / "ensemble.nc")
