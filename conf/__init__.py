@@ -1,5 +1,7 @@
 """The interface between the command line and Python: `verb` makes a command, `build` creates objects from YAML.
 
+With the flag `--dry-run` a command checks its options, prints all of them as YAML, and reads no data.
+
 Only verb files import this package, and only `hydra_command` imports Hydra. A `light_verb` has options without groups,
 which `command_line` reads in a few milliseconds, also where Hydra is not installed. User errors, such as a misspelt
 option, a wrong value or a missing file, print one line on stderr that starts with `error:` and exit with code 2, or 3
@@ -18,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import yaml
+
 from conf.command_line import SHORT, NeedsHydraError, has_groups, read_options
 from conf.run_end import run_to_end
 from data_pipeline.common import interruption
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Reasons = Sequence[str] | None
+DRY_RUN = "--dry-run"
 READER_ENDED = 141
 """Exit code of a command that writes to a program that has ended: that of the shell for the signal SIGPIPE."""
 _PLACES: dict[str, str] = {}
@@ -42,11 +47,14 @@ def build(node: Any, **objects: Any) -> Any:
     return build_node(node, **objects)
 
 
-def plain(node: Any) -> Any:
-    """Return a YAML node as plain dicts and lists, with its interpolations resolved."""
+def plain(node: Any, *, whole: bool = True) -> Any:
+    """Return a YAML node as plain dicts and lists, with its interpolations resolved.
+
+    An option without a value is an error, or "???" if the node need not be `whole`.
+    """
     from conf.hydra_command import plain_node
 
-    return plain_node(node)
+    return plain_node(node, whole)
 
 
 def store_command(folder: str, moments: bool, settings: Mapping[str, Any]) -> str:
@@ -68,36 +76,37 @@ def is_chosen(group: str) -> bool:
     return any(re.match(rf"[+~]*{group}[=.@]", word) for word in own_words())
 
 
-def verb(name: str) -> Callable[[Callable[[DictConfig], Reasons]], Callable[[], None]]:
+def verb(
+    name: str, check: Callable[[DictConfig], object]
+) -> Callable[[Callable[[DictConfig], Reasons]], Callable[[], None]]:
     """Return a decorator that turns `function(cfg)` into the command with the options of `conf/NAME.yaml`.
 
-    The function returns reasons why its output needs attention, or None (`run_end`).
+    The function returns reasons why its output needs attention, or None (`run_end`). `check(cfg)` raises the errors of
+    wrong options without reading data.
     """
 
     def decorate(function: Callable[[DictConfig], Reasons]) -> Callable[[], None]:
         def command() -> None:
-            sys.argv[1:] = _full_words(sys.argv[1:])
             with show_progress(name, sys.argv[1:]), reporting():
-                _run_by_hydra(name, f"deepweather {name}", lambda cfg: run_to_end(name, cfg, lambda: function(cfg)))
+                _run_by_hydra(name, f"deepweather {name}", _ended(name, check, function))
 
         return command
 
     return decorate
 
 
-def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], Reasons]], Callable[[], None]]:
-    """Return a decorator as `verb` does, for `function(options)`.
+def light_verb(
+    name: str, check: Callable[[dict[str, Any]], object] | None = None
+) -> Callable[[Callable[[dict[str, Any]], Reasons]], Callable[[], None]]:
+    """Return a decorator as `verb` does, for `function(options)`; without `check` there is no dry run.
 
     The options are plain dicts and lists. Hydra reads the command line only if it uses more of Hydra's grammar.
     """
 
     def decorate(function: Callable[[dict[str, Any]], Reasons]) -> Callable[[], None]:
-        def run(options: dict[str, Any]) -> None:
-            run_to_end(name, options, lambda: function(options))
-
         def command() -> None:
-            sys.argv[1:] = _full_words(sys.argv[1:])
             with show_progress(name, sys.argv[1:]), reporting():
+                run = _ended(name, check, function)
                 try:
                     options = read_options(name, sys.argv[1:])
                 except NeedsHydraError as needed:
@@ -110,9 +119,26 @@ def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], Reasons]], Cal
     return decorate
 
 
+def _ended(
+    name: str, check: Callable[[Any], object] | None, function: Callable[[Any], Reasons]
+) -> Callable[[Any], None]:
+    """Return what a command does with its options; its words then have their full names."""
+    words = sys.argv[1:]
+    sys.argv[1:] = _full_words(words)
+    if check is None or DRY_RUN not in words:
+        return lambda options: run_to_end(name, options, lambda: function(options))
+
+    def dry_run(options: Any) -> None:
+        check(options)
+        values = options if isinstance(options, dict) else plain(options, whole=False)
+        print(yaml.safe_dump(values, sort_keys=False), end="")
+
+    return dry_run
+
+
 def _full_words(words: Sequence[str]) -> list[str]:
-    """Return the arguments of a verb with their full names, such as `data.path` for `path`."""
-    return [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
+    """Return the options of a verb with their full names, such as `data.path` for `path`."""
+    return [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words if word != DRY_RUN]
 
 
 def expand_files(words: Sequence[str]) -> list[str]:
@@ -127,9 +153,9 @@ def expand_files(words: Sequence[str]) -> list[str]:
 
 def check_words(name: str, words: Sequence[str]) -> None:
     """Raise the error of `deepweather NAME WORDS` for wrong words, before the verb is imported, which takes seconds."""
-    if any(word.startswith("-") for word in words):
-        return  # several runs, whose words only Hydra reads
     full = _full_words(words)
+    if any(word.startswith("-") for word in full):
+        return  # several runs, whose words only Hydra reads
     if has_groups(name):
         with package(f"deepweather {name}", "train"):
             from conf.hydra_command import composed_once

@@ -48,9 +48,9 @@ def build_node(node: Any, **objects: Any) -> Any:
     return instantiate(node, _convert_="all", **objects)
 
 
-def plain_node(node: Any) -> Any:
-    """Return a YAML node as plain dicts and lists, resolved."""
-    return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+def plain_node(node: Any, whole: bool = True) -> Any:
+    """Return a YAML node as plain dicts and lists, resolved; see `conf.plain`."""
+    return OmegaConf.to_container(node, resolve=True, throw_on_missing=whole)
 
 
 def run(name: str, function: Callable[[DictConfig], None]) -> None:

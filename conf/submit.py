@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from conf import light_verb, options_of_verb
+from conf import DRY_RUN, light_verb, options_of_verb
 from conf.command_line import default_options, format_value
 from conf.jobs.job_array import submit_job
 from conf.jobs.job_file import JobFile
@@ -28,7 +28,6 @@ from data_pipeline.formats.variables import checked_names
 from models.corrected_files.input_files import InputFiles, find_cycles, is_folder
 from models.parallel.mesh_shape import mesh_shape
 
-DRY_RUN = "--dry-run"
 DASK_ON_SLURM = "data_pipeline.cluster.Slurm"
 
 

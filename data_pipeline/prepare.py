@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from omegaconf import DictConfig
 
 from conf import build, is_chosen, verb
 from data_pipeline.archive import Archive
+from data_pipeline.cluster import Cluster
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
@@ -33,7 +35,34 @@ from data_pipeline.store import Store
 from data_pipeline.task import Task
 
 
-@verb("prepare")
+@dataclass(frozen=True)
+class Preparation:
+    """What the options of `prepare` describe."""
+
+    archive: Archive
+    cluster: Cluster
+    task: Task
+    statistics: Sequence[Statistic]
+    store: str | None
+    split: Any
+    """The split, None where it is not needed: without statistics and without a store. It may be unset then."""
+    generator: Any
+    """What makes the data of a twin experiment, None for files of the user."""
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Preparation:
+        """Return what the options describe, without reading data."""
+        statistics, store = [build(cfg[name]) for name in selected_statistics(cfg.statistics)], cfg.data.store
+        if cfg.moments and store is None:
+            raise InputError("moments=true applies to a store; set its folder with store=FOLDER, or leave out moments")
+        split = build(cfg.data.split) if statistics or store else None
+        generator = build(cfg.data.generator) if "generator" in cfg.data else None
+        return cls(
+            build(cfg.data.archive), build(cfg.cluster), build(cfg.task), statistics, store, split, generator
+        )  # fmt: skip
+
+
+@verb("prepare", Preparation.of)
 def main(cfg: DictConfig) -> None:
     """Prepare the data, and print what it took."""
     with CostMeter() as meter:
@@ -43,18 +72,12 @@ def main(cfg: DictConfig) -> None:
 
 def run(cfg: DictConfig) -> None:
     """Print the plan, then execute it."""
-    archive, cluster, run_dir = build(cfg.data.archive), build(cfg.cluster), Path(cfg.run_dir)
-    statistics = [build(cfg[name]) for name in selected_statistics(cfg.statistics)]
-    store = cfg.data.store
-    if cfg.moments and store is None:
-        raise InputError("moments=true applies to a store; set its folder with store=FOLDER, or leave out moments")
-    # Without statistics and a store, the split is not needed and may be unset.
-    split: Any = build(cfg.data.split) if statistics or store else None
-    task, inventory = build(cfg.task), Inventory(archive)
-    generator = build(cfg.data.generator) if "generator" in cfg.data else None
+    given, run_dir = Preparation.of(cfg), Path(cfg.run_dir)
+    archive, cluster, task, store = given.archive, given.cluster, given.task, given.store
+    inventory, generator = Inventory(archive), given.generator
 
     print(generator.plan() if generator else inventory.plan(cluster.at_once))
-    for statistic in statistics:
+    for statistic in given.statistics:
         print(f"statistics: will be in {run_dir / statistic.name}.nc")
     if store:
         print(f"store: will be in {store}")
@@ -71,11 +94,11 @@ def run(cfg: DictConfig) -> None:
             if is_chosen("task"):
                 raise
             say(f"task {task.name}, which no option chooses, cannot be used for training: {error}")
-        if statistics:
-            training = TrainingForecasts(archive, task, split.dates("train", task.lead_times))
-            compute_statistics(statistics, training, run_dir, cluster.at_once)
+        if given.statistics:
+            training = TrainingForecasts(archive, task, given.split.dates("train", task.lead_times))
+            compute_statistics(given.statistics, training, run_dir, cluster.at_once)
         if store:
-            write_store(archive, task, split, Path(store), cfg.moments, workers, cluster.at_once)
+            write_store(archive, task, given.split, Path(store), cfg.moments, workers, cluster.at_once)
 
 
 def used_dates(cfg: DictConfig, task: Task) -> dict[str, Dates]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from conf import plain, verb
+from conf import DRY_RUN, plain, verb
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import write_text
 from data_pipeline.common.progress import watched
@@ -18,12 +18,17 @@ from evaluation.run_comparison import RunComparison, RunScores, run_names, write
 from evaluation.tables.score_json import SCORES_FORMAT
 
 
-@verb("compare")
-def main(cfg: DictConfig) -> None:
-    """Read the runs, compare them, write page and table, print the table."""
+def given_runs(cfg: DictConfig) -> tuple[dict[str, Path], Path]:
+    """Check the options; return the paths of the runs by name, and the folder of the results."""
     if not isinstance(cfg.run_dir, str):
         raise InputError(f"run_dir must be the path of a folder, got {cfg.run_dir!r}")
-    given, folder = runs_of(plain(cfg)["runs"]), Path(cfg.run_dir)
+    return runs_of(plain(cfg)["runs"]), Path(cfg.run_dir)
+
+
+@verb("compare", given_runs)
+def main(cfg: DictConfig) -> None:
+    """Read the runs, compare them, write page and table, print the table."""
+    given, folder = given_runs(cfg)
     found = watched(given.items(), "reading: run", len(given))
     runs = [run for name, path in found for run in RunScores.load_targets(name, path, SCORES_FORMAT)]
     if len(given) < 2:
@@ -58,7 +63,8 @@ def as_options(words: Sequence[str]) -> list[str]:
     paths = [
         word
         for before, word in pairwise(["", *words])
-        if Path(word).exists() or not (word.startswith(("-", "+", "~")) or "=" in word or before.startswith("-"))
+        if Path(word).exists()
+        or not (word.startswith(("-", "+", "~")) or "=" in word or (before.startswith("-") and before != DRY_RUN))
     ]
     quoted = ",".join("'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'" for path in paths)
     return [f"runs=[{quoted}]"] * bool(paths) + [word for word in words if word not in paths]

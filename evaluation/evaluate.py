@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 from omegaconf import DictConfig
 
@@ -33,10 +34,18 @@ from evaluation.tables.score_json import SCORES_FORMAT
 from models.device import watch_gpu
 from models.members.options import CorrectionOptions
 from models.parallel.mesh import Mesh, join_mesh
+from models.parallel.single_process import Processes, SingleProcess
 from models.protocol import claims
 
 
-@verb("evaluate")
+def plan_of(cfg: DictConfig, mesh: Processes) -> Plan:
+    """Check the options; return the plan of the evaluation."""
+    return Plan.of(
+        plain(cfg), build(cfg.data.archive), build(cfg.data.split), build(cfg.task), build(cfg.cluster), mesh
+    )
+
+
+@verb("evaluate", partial(plan_of, mesh=SingleProcess()))
 def main(cfg: DictConfig) -> None:
     """Evaluate on all ranks of the mesh."""
     with CostMeter() as meter, join_mesh(plain(cfg)["mesh"]) as mesh:
@@ -46,9 +55,7 @@ def main(cfg: DictConfig) -> None:
 
 def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     """Check the options, open correctors and data, score, print the table, write the results."""
-    plan = Plan.of(
-        plain(cfg), build(cfg.data.archive), build(cfg.data.split), build(cfg.task), build(cfg.cluster), mesh
-    )
+    plan = plan_of(cfg, mesh)
     watch_gpu(meter, plan.device)
     correctors = load_correctors(plan)
     inputs = mesh.run_on_first(plan.fingerprint)

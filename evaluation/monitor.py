@@ -39,11 +39,10 @@ NAMED = 5
 """Most forecasts that a line names."""
 
 
-@verb("monitor")
-def main(cfg: DictConfig) -> list[str]:
-    """Verify, write the state, the conformal layer and the page; return the alarms of the charts."""
+def monitor_options(cfg: DictConfig) -> dict[str, Any]:
+    """Check the options; return them with the paths of `forecasts` and `analyses` as lists."""
     options = plain(cfg)
-    reference = check_reference(options["reference"])
+    options["reference"] = check_reference(options["reference"])
     check_boolean("retrained", options["retrained"])
     if options["retrained"] and (idle := [name for name in LAYER_OPTIONS if is_chosen(name)]):
         raise InputError(f"{idle[0]} has no effect with retrained=true, which has no conformal layer; remove it")
@@ -52,13 +51,21 @@ def main(cfg: DictConfig) -> list[str]:
     check_choice("truth_checks", options["truth_checks"], get_args(TruthChecks))
     check_between("conformal_interval", options["conformal_interval"], 0.1, 0.99)
     check_between("conformal_step", options["conformal_step"], 0.001, 1)
-    forecasts, analyses = (paths_of(name, options[name]) for name in ("forecasts", "analyses"))
-    path = options["corrector"]
-    if not isinstance(path, str):
-        raise InputError(f"corrector must be the path of one file, got {path!r}")
+    checked_names("variable_names", options["variable_names"])
+    check_regions(options["regions"])
+    if not isinstance(options["corrector"], str):
+        raise InputError(f"corrector must be the path of one file, got {options['corrector']!r}")
     if not isinstance(options["run_dir"], str):
         raise InputError(f"run_dir must be the path of a folder, got {options['run_dir']!r}")
-    monitored, about = monitored_task(local_file(path), options)
+    return options | {name: paths_of(name, options[name]) for name in ("forecasts", "analyses")}
+
+
+@verb("monitor", monitor_options)
+def main(cfg: DictConfig) -> list[str]:
+    """Verify, write the state, the conformal layer and the page; return the alarms of the charts."""
+    options = monitor_options(cfg)
+    reference, forecasts = options["reference"], options["forecasts"]
+    monitored, about = monitored_task(local_file(options["corrector"]), options)
     folder = Path(options["run_dir"]).expanduser()
     addresses = expand_addresses(forecasts) if forecasts else []
     files = [address.absolute() for address in addresses if isinstance(address, Path)]
@@ -72,7 +79,7 @@ def main(cfg: DictConfig) -> list[str]:
                 "there is nothing to monitor; name files that correct has written with forecasts=FILE, and "
                 "analyses with analyses=FILE"
             )
-        report = verify(monitored, state, files, analyses)
+        report = verify(monitored, state, files, options["analyses"])
         drift = find_drift(state, reference, options["false_alarm_days"])
         retrained = monitored.corrector == EVERY_CORRECTOR
         layer = None if retrained else conformal_layer(state, monitored.corrector, monitored.interval, monitored.step)

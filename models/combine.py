@@ -26,9 +26,8 @@ VALIDATION = "validation"
 """Value of the option `weights`: fit them on the validation years."""
 
 
-@verb("combine")
-def main(cfg: DictConfig) -> None:
-    """Check the options, combine the correctors, write the file."""
+def given_correctors(cfg: DictConfig) -> tuple[list[str], Any]:
+    """Check the options; return the files or URLs of the correctors, and their weights: shares, validation or null."""
     paths, given = plain(cfg)["correctors"], plain(cfg)["weights"]
     if not isinstance(cfg.output, str):
         raise InputError(f"output must be the path of a file, got {cfg.output!r}; write a number as ./{cfg.output}")
@@ -41,10 +40,16 @@ def main(cfg: DictConfig) -> None:
         raise InputError("weights=validation reads the validation years; add data=NAME, as for the training")
     if given != VALIDATION and data is not None:
         raise InputError("data is read with weights=validation only; add it, or leave out data")
-    weights = None if given in (None, VALIDATION) else check_shares(given, len(paths))
-    committee = combine([local_file(path) for path in paths], weights)
-    if given == VALIDATION:
-        forecasts = validation_forecasts(committee, build(data.archive), data.store)
+    return paths, given if given in (None, VALIDATION) else check_shares(given, len(paths))
+
+
+@verb("combine", given_correctors)
+def main(cfg: DictConfig) -> None:
+    """Check the options, combine the correctors, write the file."""
+    paths, weights = given_correctors(cfg)
+    committee = combine([local_file(path) for path in paths], None if weights == VALIDATION else weights)
+    if weights == VALIDATION:
+        forecasts = validation_forecasts(committee, build(cfg.data.archive), cfg.data.store)
         print("\n".join(forecasts.ledger.lines("validation")))
         weigh_on_validation(committee, forecasts, choose_device("auto", SingleProcess()))
     committee.save(cfg.output)

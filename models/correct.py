@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,41 @@ from models.engines.engine import Engine
 from models.engines.onnx_engine import OnnxEngine
 from models.members.options import CorrectionOptions
 from models.members.products import EXAMPLES
-from models.parallel.single_process import Processes, SingleProcess
+from models.parallel.mesh_shape import mesh_shape
+from models.parallel.single_process import DEVICES, Processes, SingleProcess
 
 
-@light_verb("correct")
+def correction_options(options: Mapping[str, Any]) -> CorrectionOptions:
+    """Check the options as far as no file is needed; return those that say how members are made."""
+    engine_paths(options["corrector"])
+    check_choice("device", options["device"], DEVICES)
+    check_boolean("explain", options["explain"])
+    mesh_shape(options["mesh"], "mesh")
+    checked_names("variable_names", options["variable_names"])
+    Guard(options["on_problem"], None, options["untrained_times"])
+    wanted_stations(options["stations"], options["static_fields"])
+    path_texts("earlier", options["earlier"])
+    if options["analysis"] is not None:
+        file_path("analysis", options["analysis"])
+    return CorrectionOptions(
+        quantile_levels=options["quantile_levels"],
+        seed=options["seed"],
+        members=options["members"],
+        member_count=options["member_count"],
+        history=path_texts("history", options["history"]),
+        reforecasts=path_texts("reforecasts", options["reforecasts"]),
+        template=options["template"],
+        mark=options["mark"],
+        keys=options["keys"] or {},
+        products=product_texts(options["products"]),
+    )
+
+
+@light_verb("correct", correction_options)
 def main(options: dict[str, Any]) -> list[str]:
     """Check the options, correct the files, print a summary; return why the outputs need attention."""
     keep_freed_memory(MEDIUM_ARRAYS)
-    paths = engine_paths(options["corrector"])
+    made, paths = correction_options(options), engine_paths(options["corrector"])
     with CostMeter() as meter, join_processes(options["mesh"], paths) as mesh:
         engines = load_engines(paths, options["device"], mesh, meter)
         names = checked_names("variable_names", options["variable_names"])
@@ -50,7 +78,7 @@ def main(options: dict[str, Any]) -> list[str]:
         problems, attention = [], []
         for cycle in cycles:
             try:
-                attention += correct_cycle(cycle, engines, mesh, options, names, guards)
+                attention += correct_cycle(cycle, engines, mesh, options, made, guards)
             except InputError as error:
                 if not is_folder(options["output"]) or isinstance(error, DiskFullError):
                     raise
@@ -66,8 +94,8 @@ def main(options: dict[str, Any]) -> list[str]:
 
 
 def correct_cycle(
-    cycle: Cycle, engines: list[Engine], mesh: Processes, options: Mapping[str, Any],
-    names: Mapping[str, str] | None, guards: list[Guard],
+    cycle: Cycle, engines: list[Engine], mesh: Processes, options: Mapping[str, Any], made: CorrectionOptions,
+    guards: list[Guard],
 ) -> list[str]:  # fmt: skip
     """Correct the files of one cycle, and print a summary; return why it needs attention."""
     if cycle.problem:
@@ -76,21 +104,9 @@ def correct_cycle(
     analysis = None if options["analysis"] is None else file_path("analysis", options["analysis"])
     finish = explanation(options["explain"], outputs[0], list(cycle.inputs), mesh)
     layers, notes = conformal_layers(options["conformal"], [engine.description for engine in engines])
-    made = CorrectionOptions(
-        quantile_levels=options["quantile_levels"],
-        seed=options["seed"],
-        members=options["members"],
-        member_count=options["member_count"],
-        history=path_texts("history", options["history"]),
-        reforecasts=path_texts("reforecasts", options["reforecasts"]),
-        conformal=layers,
-        template=options["template"],
-        mark=options["mark"],
-        keys=options["keys"] or {},
-        products=product_texts(options["products"]),
-    )
     summary = correct_files(
-        engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, cycle.output_type, guards,
+        engines, cycle.inputs, outputs, mesh, replace(made, conformal=layers), analysis,
+        checked_names("variable_names", options["variable_names"]), finish, cycle.output_type, guards,
         wanted_stations(options["stations"], options["static_fields"]),
         expand_paths(path_texts("earlier", options["earlier"])) if options["earlier"] else (),
     )  # fmt: skip
@@ -111,7 +127,6 @@ def explanation(
     explain: object, output: Path, forecasts: list[Path], mesh: Processes
 ) -> Callable[[CorrectionPipelines], None] | None:
     """Return a function that writes the page of `explain=true` beside the output; None without this option."""
-    check_boolean("explain", explain)
     if not explain:
         return None
     if mesh.ranks > 1:
@@ -167,7 +182,6 @@ def load_engines(
     paths: Mapping[str, Path], device: object, processes: Processes, meter: CostMeter | None = None
 ) -> list[Engine]:
     """Return the engine of each corrector file by name, on this rank's tile; `meter` measures their GPU."""
-    check_choice("device", device, ("auto", "cpu", "gpu"))
     return [
         onnx_engine(path, name, device, processes)
         if is_exported(path)

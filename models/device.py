@@ -13,7 +13,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.sample import Sample
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
-from models.parallel.single_process import Processes
+from models.parallel.single_process import DEVICES, Processes
 
 
 def choose_device(option: object, ranks: Processes) -> torch.device:
@@ -22,7 +22,7 @@ def choose_device(option: object, ranks: Processes) -> torch.device:
     Each rank has a GPU of its own. `auto` means GPUs if every machine has one for each of its ranks. All ranks call
     this.
     """
-    check_choice("device", option, ("auto", "cpu", "gpu"))
+    check_choice("device", option, DEVICES)
     if option == "cpu":
         return torch.device("cpu")
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0

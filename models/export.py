@@ -12,17 +12,23 @@ from data_pipeline.common.fetching import local_file
 from models.engines.onnx_export import export
 
 
-@verb("export")
-def main(cfg: DictConfig) -> None:
-    """Check the options, export the corrector, print how much the two differ."""
+def export_files(cfg: DictConfig) -> tuple[str, Path]:
+    """Check the options; return the file or URL of the corrector, and the output file."""
     options = plain(cfg)
     for name in ("corrector", "output"):
         if not isinstance(options[name], str) or not options[name]:
             raise InputError(f"{name} must be the path of one file, got {options[name]!r}")
-    path, output = local_file(options["corrector"]), Path(options["output"]).expanduser()
+    output = Path(options["output"]).expanduser()
     if output.suffix != ".onnx":
         raise InputError(f"output={output} must end in .onnx, such as {output.with_suffix('.onnx')}")
-    equality = export(path, output)
+    return options["corrector"], output
+
+
+@verb("export", export_files)
+def main(cfg: DictConfig) -> None:
+    """Check the options, export the corrector, print how much the two differ."""
+    corrector, output = export_files(cfg)
+    equality = export(local_file(corrector), output)
     differences = ", ".join(f"{name} {value:.2g}" for name, value in equality.largest_difference.items())
     print(
         f"wrote {output}: on {equality.inputs} forecasts ONNX Runtime and PyTorch differ by at most {differences}, "

@@ -73,7 +73,7 @@ USAGE = "usage: deepweather VERB [FILE.yaml] [option=value ...]\n\n" + "\n".join
     [
         *(f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()),
         "\n`deepweather VERB --help` lists a verb's options, `--help all` those rarely changed, too;",
-        "`--help schema` prints a JSON schema of FILE.yaml for editors.",
+        "`--help schema` prints a JSON schema of FILE.yaml for editors, `--dry-run` the checked options as YAML.",
     ]
 )
 PRINTED_BY_HYDRA = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc"}

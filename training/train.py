@@ -6,6 +6,7 @@ All options are written to `run_dir/config.yaml`; their hash is in the corrector
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from data_pipeline.common.machine_memory import keep_freed_memory
 from data_pipeline.common.messages import say
 from data_pipeline.common.progress import Progress
 from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
+from data_pipeline.protocols import DataSource
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from models.corrector import Corrector, check_tiles, needed_task
@@ -42,14 +45,21 @@ from training.step.mesh_choice import first_shape
 from training.training_run import Run, TrainingPlan, train_corrector
 
 
-@verb("train")
-def main(cfg: DictConfig) -> None:
-    """Train on all ranks of the mesh; an interrupted run can be resumed from its folder."""
-    keep_freed_memory()
+def trainer_of(cfg: DictConfig) -> tuple[TrainerOptions, Sequence[int]]:
+    """Check the options as far as no data are needed; return those of the trainer, and the first shape of the mesh."""
     options: TrainerOptions = build(cfg.trainer)
     shape = first_shape(options)
     _, bands, sectors, channels = mesh_shape(shape, "trainer.mesh")
     check_tiles(plain(cfg.model), bands * channels, sectors)
+    make_plan(cfg, options, lambda archive, store, dates: archive)
+    return options, shape
+
+
+@verb("train", trainer_of)
+def main(cfg: DictConfig) -> None:
+    """Train on all ranks of the mesh; an interrupted run can be resumed from its folder."""
+    keep_freed_memory()
+    options, shape = trainer_of(cfg)
     with (
         CostMeter() as meter,
         resumable(Path(cfg.run_dir)),
@@ -92,8 +102,15 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     train(plan, claimed, mesh, meter, keep, partial(advise_store, cfg) if reads_files else lambda moments: "")
 
 
-def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:
-    """Return the training plan that the options describe. Raises `InputError` for options that exclude each other."""
+def make_plan(
+    cfg: DictConfig,
+    options: TrainerOptions,
+    choose: Callable[[Archive, str | None, Dates], DataSource] = choose_source,
+) -> TrainingPlan:
+    """Return the training plan that the options describe. Raises `InputError` for options that exclude each other.
+
+    `choose(archive, store, dates)` returns the source of some dates.
+    """
     archive, loss = build(cfg.data.archive), build(cfg.loss)
     split: Split = build(cfg.data.split)
     split.check_fold()
@@ -115,7 +132,7 @@ def make_plan(cfg: DictConfig, options: TrainerOptions) -> TrainingPlan:
     first, pretrained, teacher = (cfg[name] and str(local_file(cfg[name])) for name in CORRECTOR_FILES)
     return TrainingPlan(
         spec, task,
-        {name: choose_source(archive, cfg.data.store, split.dates(name, task.lead_times)) for name in names},
+        {name: choose(archive, cfg.data.store, split.dates(name, task.lead_times)) for name in names},
         split, loss, options, build(cfg.data.cache), cfg.max_members, statistics, first, pretrained, teacher,
         cfg.teacher_weight, regridding_of(archive),
     )  # fmt: skip

@@ -31,7 +31,7 @@ class GribFormat(Format):
     name = "grib"
 
     def detects(self, address: FileAddress) -> bool:
-        """Return whether it begins like one."""
+        """Return whether the file at an address is of this format."""
         return isinstance(address, Path) and file_format(address) == GRIB_FORMAT
 
     def gather(self, addresses: Sequence[FileAddress], request: Request) -> Catalog:
@@ -74,7 +74,7 @@ class CFFormat(Format):
     name = "netcdf"
 
     def detects(self, address: FileAddress) -> bool:
-        """Return whether it begins like one."""
+        """Return whether the file at an address is of this format."""
         return isinstance(address, Path) and is_netcdf(address)
 
     def catalog(self) -> type[BlockCatalog]:
@@ -127,7 +127,7 @@ class TableFormat(CFFormat):
     is_store = True
 
     def detects(self, address: FileAddress) -> bool:
-        """Return whether it begins like one."""
+        """Return whether the file at an address is of this format."""
         return isinstance(address, Path) and is_table(address)
 
     def catalog(self) -> type[BlockCatalog]:
@@ -176,7 +176,7 @@ class ZarrFormat(CFFormat):
     is_store = True
 
     def detects(self, address: FileAddress) -> bool:
-        """Return whether it begins like one."""
+        """Return whether the file at an address is of this format."""
         return is_zarr(address)
 
     def catalog(self) -> type[BlockCatalog]:

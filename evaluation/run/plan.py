@@ -39,7 +39,7 @@ from models.device import choose_device
 from models.members.methods import METHODS
 from models.members.options import QUANTILE_LEVELS, check_correlates
 from models.members.past import Past
-from models.parallel.mesh import Mesh
+from models.parallel.single_process import Processes
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Plan:
 
     @classmethod
     def of(
-        cls, options: Mapping[str, Any], archive: Archive, split: Split, task: Task, cluster: Cluster, mesh: Mesh
+        cls, options: Mapping[str, Any], archive: Archive, split: Split, task: Task, cluster: Cluster, mesh: Processes
     ) -> Plan:
         """Return what the options ask for; refuse wrong options, and options that exclude others."""
         dates, paths = split.dates(options["split"], task.lead_times), corrector_paths(options["correctors"])

@@ -42,6 +42,7 @@ from models.members.options import CorrectionOptions
 from models.members.past import Past
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
+from models.parallel.single_process import Processes
 from models.provenance.noise import Noise
 from models.statistical.raw import Raw
 
@@ -360,7 +361,7 @@ def _score_part(scorer: Scorer, rows: np.ndarray) -> Tallies:
     return tallies
 
 
-def check_workers(cluster: Cluster, mesh: Mesh, device: torch.device) -> None:
+def check_workers(cluster: Cluster, mesh: Processes, device: torch.device) -> None:
     """Raise an `InputError` if the workers of a cluster would need a mesh or an accelerator."""
     if isinstance(cluster, Threads):
         return

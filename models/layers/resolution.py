@@ -56,7 +56,7 @@ class Upsample(nn.Module):
 
 
 def _half(cuts: Cuts) -> Intervals:
-    """Return the coarse intervals of fine tiles: each point itself, or both its neighbours."""
+    """Return for each fine tile the interval of coarse points from which its points are interpolated."""
     return tuple((first // 2, last // 2 + 1) for first, last in pairwise(cuts))
 
 

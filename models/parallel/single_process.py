@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from models.parallel.mesh import Mesh
 
 _Result = TypeVar("_Result")
+DEVICES = ("auto", "cpu", "gpu")
+"""Values of the option `device`."""
 
 
 class SingleProcess:
