@@ -5,7 +5,7 @@ On a mesh, the first rank writes the files. All ranks correct their tile of each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,9 @@ def main(options: dict[str, Any]) -> list[str]:
         problems, attention = [], []
         for cycle in cycles:
             try:
-                attention += correct_cycle(cycle, engines, mesh, options, names, guards)
+                systems = [name for engine in engines for name, _ in engine.description.task.systems]
+                forecasts = files.numbered(cycle.inputs, list(dict.fromkeys(systems)))
+                attention += correct_cycle(cycle, forecasts, engines, mesh, options, names, guards)
             except InputError as error:
                 if not is_folder(options["output"]) or isinstance(error, DiskFullError):
                     raise
@@ -66,7 +68,7 @@ def main(options: dict[str, Any]) -> list[str]:
 
 
 def correct_cycle(
-    cycle: Cycle, engines: list[Engine], mesh: Processes, options: Mapping[str, Any],
+    cycle: Cycle, forecasts: Sequence[Path], engines: list[Engine], mesh: Processes, options: Mapping[str, Any],
     names: Mapping[str, str] | None, guards: list[Guard],
 ) -> list[str]:  # fmt: skip
     """Correct the files of one cycle, and print a summary; return why it needs attention."""
@@ -90,7 +92,7 @@ def correct_cycle(
         products=product_texts(options["products"]),
     )
     summary = correct_files(
-        engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, cycle.output_type, guards,
+        engines, forecasts, outputs, mesh, made, analysis, names, finish, cycle.output_type, guards,
         wanted_stations(options["stations"], options["static_fields"]),
         expand_paths(path_texts("earlier", options["earlier"])) if options["earlier"] else (),
     )  # fmt: skip
