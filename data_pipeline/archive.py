@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import AbsentVariableError, InputError
-from data_pipeline.common.files import expand_addresses
+from data_pipeline.common.files import FileAddress, expand_addresses
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.common.messages import say_once
 from data_pipeline.dates import Dates
@@ -22,6 +22,7 @@ from data_pipeline.formats.format import Format
 from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
+from data_pipeline.formats.system_files import SystemFiles
 from data_pipeline.formats.variables import checked_names
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points, has_ids
@@ -46,6 +47,8 @@ _PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
 class Archive:
     """Files of one data source; each part is a list of paths, patterns or URLs of GRIB, NetCDF or Zarr.
 
+    `systems` maps the names of several forecast systems, whose members have the same numbers, to such lists. They take
+    the place of `ensemble`; see `SystemFiles`.
     `static_fields` may contain a land-sea mask (`lsm`) and orography (`z`). `oracle_ensemble`, in twin experiments,
     is the best ensemble that the forecast's information allows. `missing` decides about a forecast that lacks a field
     of a member, or the analysis of one of several targets: it raises an `error`, has missing values (`mask`) or is left
@@ -66,7 +69,7 @@ class Archive:
     reported (`report`), are missing (`mask`), or raise an `error` when they are read.
     """
 
-    ensemble: Sequence[str]
+    ensemble: Sequence[FileAddress | str]
     analysis: Sequence[str]
     static_fields: Sequence[str] = ()
     oracle_ensemble: Sequence[str] = ()
@@ -78,11 +81,14 @@ class Archive:
     station_cells: StationMethod | None = None
     area: Sequence[float] | None = None
     truth_checks: TruthChecks = "report"
+    systems: Mapping[str, Sequence[str]] | None = None
 
     moments: ClassVar[None] = None
     omissions: ClassVar[tuple[Omission, ...]] = ()
 
     def __post_init__(self) -> None:
+        if self.systems:
+            object.__setattr__(self, "ensemble", SystemFiles.of(self.systems, "data.archive.systems"))
         check_choice("data.archive.missing", self.missing, get_args(MissingPolicy))
         check_choice("data.archive.truth_checks", self.truth_checks, get_args(TruthChecks))
         names = checked_names("data.archive.variable_names", self.variable_names)
@@ -99,7 +105,9 @@ class Archive:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
-        """Do nothing, because an archive can read everything in its files."""
+        """Raise `InputError` if the groups of the task are not the systems whose files are named."""
+        if isinstance(self.ensemble, SystemFiles):
+            self.ensemble.check(task)
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from; missing fields are NaN."""
@@ -134,7 +142,9 @@ class Archive:
     @cached_property
     def oracle(self) -> Archive | None:
         """The same archive with the oracle ensemble as its ensemble, or None."""
-        return replace(self, ensemble=self.oracle_ensemble, oracle_ensemble=()) if self.oracle_ensemble else None
+        if not self.oracle_ensemble:
+            return None
+        return replace(self, ensemble=self.oracle_ensemble, oracle_ensemble=(), systems=None)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -146,7 +156,8 @@ class Archive:
         contents = {part: [[path.name for path in own], content_hashes(own)] for part, own in paths.items()}
         stated = [self._ensemble_intervals.described, self._analysis_intervals.described]
         grid = self.grid is not None and [self.grid, self.regridding]
-        parts = {"cells": self.station_cells, "area": self.area and list(self.area)}
+        systems = [*self.ensemble.added.values()] if isinstance(self.ensemble, SystemFiles) else None
+        parts = {"systems": systems, "cells": self.station_cells, "area": self.area and list(self.area)}
         cells = [[name, value] for name, value in parts.items() if value]
         masked = [CHECKS_VERSION] if self.truth_checks == "mask" else []
         return fingerprint_of(contents, common_versions(), self.variable_names or {}, stated, grid, *cells, *masked)
@@ -210,7 +221,7 @@ class Archive:
         points, sentence = stations_on(
             stations, grid, self.station_cells, lambda cells: self._static_on(TargetGrid(cells))
         )
-        say_once(f"{', '.join(self.ensemble)}: {sentence}")
+        say_once(f"{', '.join(map(str, self.ensemble))}: {sentence}")
         return TargetGrid(points)
 
     def _grid_of(self, part: str) -> Grid | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.samples.inputs import open_task
 from data_pipeline.samples.pseudo_members import MOMENTS_VERSION
 from data_pipeline.samples.sample_reader import Buffers, read_sample
-from data_pipeline.samples.selection import select_forecasts
+from data_pipeline.samples.selection import present_members, select_forecasts
 from data_pipeline.task import Task
 
 
@@ -32,7 +33,8 @@ class ForecastDataset(Dataset[Sample]):
     `members` is the number of members, or their positions. `rows` and `columns` (step 1) select a tile of ensemble,
     mask, static fields and target; `grid` is always the full grid. `moments` replaces the ensemble by the two
     pseudo-members of `samples.pseudo_members`. Only the selection is read, but always full rows. `ledger` counts
-    the forecasts that are left out, and says why, by the rules of `data_pipeline.samples.selection`.
+    the forecasts that are left out, and says why, by the rules of `data_pipeline.samples.selection`. A forecast without
+    a group of members has the members of the others.
 
     The class is thread-safe. Every access reads the sample again, and reuses the memory of unreferenced samples.
     """
@@ -63,6 +65,8 @@ class ForecastDataset(Dataset[Sample]):
                 f"members={members} leaves out {count - len(self._members)} of {count} members, and {groups[0]} "
                 "describes a group of all members; leave out members, or the groups of the task"
             )
+        self.present = present_members(task, self._ensemble.numbers, self.ledger)
+        """The positions of the members of each forecast that lacks a group, by start and lead time."""
         self._stored_moments = source.moments is not None
         self.numbers = source.moments or tuple(self._ensemble.numbers[k] for k in self._members)
         """Numbers of the members of the ensemble, even if only its moments are read."""
@@ -103,6 +107,20 @@ class ForecastDataset(Dataset[Sample]):
         other.fingerprint = f"{self.fingerprint} rows {rows.start}-{rows.stop}"
         return other
 
+    def with_all_groups(self) -> ForecastDataset:
+        """Return the samples that have members of all groups (`Task.systems`); the ledger counts the others."""
+        lacking = self.ledger.by_reason.get("without_group", [])
+        if len(lacking) == len(self):
+            raise InputError(f"no forecast has members of all groups, the first is {lacking[0]}; change task.groups")
+        return self.without([replace(one, reason="no_group") for one in lacking]) if lacking else self
+
+    @property
+    def groups_present(self) -> np.ndarray:
+        """A number for each sample (N,), equal for samples that have the same groups of members."""
+        keys = zip(*(times.tolist() for times in self.times()), strict=True)
+        known: dict[tuple[int, ...], int] = {(): 0}
+        return np.array([known.setdefault(tuple(self.present.get(key, ())), len(known)) for key in keys])
+
     def without(self, omissions: Sequence[Omission]) -> ForecastDataset:
         """Return the same samples without the forecasts `omissions`; the new ledger counts them as left out."""
         other, gone = copy.copy(self), {one.key: one for one in omissions}
@@ -125,11 +143,15 @@ class ForecastDataset(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         init, lead, truth = self._keys[index]
         reduce = self._moments and not self._stored_moments
+        start, hours = int(epoch_seconds(self._ensemble.init_times[init])), int(self._ensemble.lead_times[lead])
+        members = self._members
+        if (start, hours) in self.present and not self._stored_moments:
+            members = tuple(k for k in self.present[start, hours] if k in members) or members
         target = np.empty((1, len(self.task.targets), *self.static.shape[1:]), np.float32)
         self._truth.read(self._truth.cells[truth, 0], target, (self.rows, self.columns))
         return read_sample(
             self._ensemble, self.static, torch.from_numpy(target[0]), init, lead,
-            self.rows, self.columns, self._members, reduce, self._buffers,
+            self.rows, self.columns, members, reduce, self._buffers,
         )  # fmt: skip
 
 

@@ -8,16 +8,21 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-Reason = Literal["no_analysis", "no_input", "missing_field", "near_split", "no_forecast", "masked"]
+Reason = Literal[
+    "no_analysis", "no_input", "missing_field", "near_split", "no_forecast", "no_group", "without_group", "masked"
+]
 _WORDS: dict[str, str] = {
     "no_analysis": "no analysis at their valid time",
     "no_input": "no input at another lead time, or no analysis at their start",
     "missing_field": "a missing field",
     "near_split": "a valid time too close to another split",
     "no_forecast": "no forecast in the files of another model that is compared",
+    "no_group": "no member of a group",
+    "without_group": "no member of a group, by the other groups",
     "masked": "a missing field, which models see as masked",
 }
 """Words for each reason in messages, after `left out with`."""
+_USED = ("without_group", "masked")
 _MOST_CHANNELS = 3
 """Most channels that a message names."""
 
@@ -26,8 +31,9 @@ _MOST_CHANNELS = 3
 class Omission:
     """One forecast, by `start` (seconds since 1970) and `lead` (hours), that is left out for a `reason`.
 
-    With the reason `masked`, the forecast is used with missing values. `channels` are the channels that it lacks,
-    `place` is the member and the file of the first missing field.
+    With the reason `masked`, the forecast is used with missing values; with `without_group`, it is used with fewer
+    members. `channels` are the channels that it lacks, or the groups, `place` is the member and the file of the first
+    missing field.
     """
 
     start: int
@@ -44,7 +50,7 @@ class Omission:
     @property
     def used(self) -> bool:
         """Whether the forecast is used nevertheless."""
-        return self.reason == "masked"
+        return self.reason in _USED
 
     @property
     def valid_time(self) -> np.datetime64:
@@ -120,8 +126,7 @@ class Ledger:
 def omission_texts(values: Mapping[str, Any]) -> list[str]:
     """Return the texts of `Ledger.sentences` from the values of `Ledger.to_json`."""
     return [
-        f"{group['count']:,} {'used' if reason == 'masked' else 'left out'} with {_WORDS[reason]}, "
-        f"first {group['first']}"
+        f"{group['count']:,} {'used' if reason in _USED else 'left out'} with {_WORDS[reason]}, first {group['first']}"
         for reason, group in values.items()
         if reason in _WORDS
     ]

@@ -80,6 +80,8 @@ class MissingFields:
     file: str
     count: int
     of: int
+    gone: tuple[int, ...] = ()
+    """The members that lack all fields, if no other member lacks one."""
 
 
 @dataclass(frozen=True, eq=False)

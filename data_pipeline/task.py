@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from itertools import pairwise
 
@@ -16,6 +16,7 @@ from data_pipeline.formulas.formula import (
     LAGGED_SPREAD,
     MEANS_OF_GROUPS,
     Formula,
+    within,
 )
 from data_pipeline.variables.variable import Channel as Channel
 from data_pipeline.variables.variable import Variable as Variable
@@ -58,8 +59,9 @@ class Task(HasChannels):
     the surface) in addition to the position, which is always included. `other_leads` are fields of the same forecast at
     other lead times, in the format of `Channel.other_lead`. `analysis` are variables of the analysis at the start.
     `formulas` are inputs that are computed from other fields, such as `advection(t@850)`; those of groups of members
-    are the last, `memberships` after all others. `groups` adds the formulas of `group_formulas`, and `lagged`, the
-    hours between earlier starts and the forecast, mean and spread of the members that started then and are valid at the
+    are the last, `memberships` after all others. `groups` adds the formulas of `group_formulas` and sets `systems`, the
+    name and the first member of each group, so that a forecast may lack all members of a group. `lagged`, the hours
+    between earlier starts and the forecast, adds mean and spread of the members that started then and are valid at the
     same time.
     `thresholds` are events that `evaluate` scores, as text such as `> 0 degC`; data and models do not depend on
     thresholds, so tasks that differ only in thresholds are equal.
@@ -74,6 +76,7 @@ class Task(HasChannels):
     analysis: tuple[Variable, ...] = ()
     formulas: tuple[Formula, ...] = ()
     thresholds: tuple[str, ...] = field(default=(), compare=False)
+    systems: tuple[tuple[str, int], ...] = ()
     groups: InitVar[Mapping[str, int] | None] = None
     lagged: InitVar[Iterable[int]] = ()
 
@@ -107,6 +110,8 @@ class Task(HasChannels):
         object.__setattr__(self, "analysis", analysis)
         formulas = tuple(v if isinstance(v, Formula) else Formula.parse(v) for v in _listed("formulas", self.formulas))
         formulas += tuple(group_formulas(self.targets, groups or {}))
+        systems = dict(groups if groups and len(groups) > 1 else self.systems)
+        object.__setattr__(self, "systems", tuple(systems.items()))
         formulas += tuple(lagged_formulas(self.targets, tuple(_listed("lagged", lagged))))
         formulas = tuple(sorted(formulas, key=lambda one: (one.members != (), one.operation == IN_GROUP)))
         object.__setattr__(self, "formulas", formulas)
@@ -144,10 +149,56 @@ class Task(HasChannels):
 
     @property
     def group_means(self) -> tuple[tuple[int, ...], ...]:
-        """For each target, the indices among the channels of the means of groups of its members."""
-        first = len(self.channels) - len(self.formulas)
-        means = [(k, one.leaves[0]) for k, one in enumerate(self.formulas, first) if one.operation in MEANS_OF_GROUPS]
-        return tuple(tuple(k for k, leaf in means if leaf.variable == target) for target in self.targets)
+        """For each target, the indices among the channels of the means of groups of its members.
+
+        Those of the `systems` are the first. The mean of the last system follows from the ensemble mean and the others,
+        and is not among them.
+        """
+        ranges = [self.members_of(name) for name, _ in self.systems]
+        means = [one for one in self.formulas if one.operation in MEANS_OF_GROUPS]
+        means = [one for one in means if one.lag or one.members not in ranges[-1:]]
+        means.sort(key=lambda one: one.lag > 0 or one.members not in ranges)
+        return tuple(
+            tuple(self.channels.index(Channel(one)) for one in means if one.leaves[0].variable == target)
+            for target in self.targets
+        )
+
+    def members_of(self, system: str) -> tuple[int, ...]:
+        """Return the first and the last number of the members of a system; of the last system the first number only."""
+        names, firsts = zip(*self.systems, strict=True)
+        k = names.index(system)
+        return (firsts[k] if k else 0, *(firsts[k + 1 : k + 2] and [firsts[k + 1] - 1]))
+
+    def present(self, numbers: Sequence[int], absent: Collection[str]) -> list[int]:
+        """Return the positions of the members with these `numbers` that belong to no `absent` system."""
+        ranges = [self.members_of(system) for system in absent]
+        return [k for k, number in enumerate(numbers) if not any(within(number, own) for own in ranges)]
+
+    def absent(self, numbers: Sequence[int]) -> tuple[str, ...]:
+        """Return the systems without a member among these `numbers`."""
+        return tuple(
+            name for name, _ in self.systems if not any(within(number, self.members_of(name)) for number in numbers)
+        )
+
+    def channels_of(self, systems: Collection[str]) -> list[int]:
+        """Return the channels of mean and spread of some systems, and of who belongs to them."""
+        ranges = [self.members_of(system) for system in systems]
+        return [self.channels.index(Channel(one)) for one in self.formulas if not one.lag and one.members in ranges]
+
+    @property
+    def system_channels(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+        """For each system, the channels of the mean of its members and of their spread, one for each target.
+
+        A single member has no channels of a spread.
+        """
+        place = {(one.operation, one.members, one.leaves[0].variable): self.channels.index(Channel(one))
+                 for one in self.formulas if one.operation in (GROUP_MEAN, GROUP_SPREAD)}  # fmt: skip
+
+        def channels(kind: str, own: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(place[kind, own, target] for target in self.targets if (kind, own, target) in place)
+
+        members = [self.members_of(name) for name, _ in self.systems]
+        return tuple((channels(GROUP_MEAN, own), channels(GROUP_SPREAD, own)) for own in members)
 
     @property
     def memberships(self) -> tuple[Formula, ...]:
@@ -180,19 +231,20 @@ class Task(HasChannels):
             "lead_times": list(self.lead_times), "static": list(self.static),
         }  # fmt: skip
         further = {"other_leads": self.other_leads, "analysis": self.analysis, "formulas": self.formulas}
-        return values | {name: [str(v) for v in found] for name, found in further.items() if found}
+        found = values | {name: [str(v) for v in found] for name, found in further.items() if found}
+        return found | ({"systems": dict(self.systems)} if self.systems else {})
 
 
 def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> list[Formula]:
     """Return the inputs that describe groups of exchangeable members, {"control": 0, "perturbed": 1}, of all `targets`.
 
     A group has a name and the number of its first member; it ends before the first member of the next group, and the
-    first group has all members before the second. Inputs are the mean of every group but the last, whose mean follows
-    from the ensemble mean and the other groups, the spread of every group that may have several members, and, for each
-    member, whether it belongs to a group. One group is the ensemble itself, and adds nothing.
+    first group has all members before the second. Inputs are the mean of every group, the spread of every group that
+    may have several members, and, for each member, whether it belongs to a group. One group is the ensemble itself, and
+    adds nothing.
 
     >>> print(*group_formulas([Variable("2t")], {"control": 0, "perturbed": 1}))
-    group_mean(2t, 0, 0) group_spread(2t, 1) in_group(2t, 0, 0)
+    group_mean(2t, 0, 0) group_mean(2t, 1) group_spread(2t, 1) in_group(2t, 0, 0)
     """
     firsts = list(groups.values())
     if any(type(one) is not int or one < 0 for one in firsts) or firsts != sorted(set(firsts)):
@@ -204,6 +256,7 @@ def group_formulas(targets: Iterable[Variable], groups: Mapping[str, int]) -> li
     found, targets = [], [*targets]
     for target in targets if ends else ():
         found += [f"{GROUP_MEAN}({target}, {first}, {end - 1})" for first, end in ends]
+        found += [f"{GROUP_MEAN}({target}, {firsts[-1]})"]
         several = [f"{first}, {end - 1}" for first, end in ends if end - first > 1]
         found += [f"{GROUP_SPREAD}({target}, {part})" for part in (*several, firsts[-1])]
     found += [f"{IN_GROUP}({targets[0]}, {first}, {end - 1})" for first, end in ends]

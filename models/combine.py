@@ -83,6 +83,7 @@ def validation_forecasts(committee: Corrector, archive: Archive, store: str | No
     source, members = choose_source(archive, store, dates), committee.provenance.get("members")
     moments = all(reads_moments(spec, task) for spec in committee.spec["specs"])
     forecasts = ForecastDataset(source, task, dates, members=None if source.moments else members, moments=moments)
+    forecasts = forecasts.with_all_groups()
     found = []
     if not committee.grid.matches(forecasts.grid):
         found.append(f"on {committee.grid}, not {forecasts.grid}")

@@ -5,7 +5,7 @@ On a mesh, the first rank writes the files. All ranks correct their tile of each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +78,9 @@ def main(options: dict[str, Any]) -> list[str]:
         problems, attention = [], []
         for cycle in cycles:
             try:
-                attention += correct_cycle(cycle, engines, mesh, options, made, guards)
+                systems = [name for engine in engines for name, _ in engine.description.task.systems]
+                forecasts = files.numbered(cycle.inputs, list(dict.fromkeys(systems)))
+                attention += correct_cycle(cycle, forecasts, engines, mesh, options, made, guards)
             except InputError as error:
                 if not is_folder(options["output"]) or isinstance(error, DiskFullError):
                     raise
@@ -94,8 +96,8 @@ def main(options: dict[str, Any]) -> list[str]:
 
 
 def correct_cycle(
-    cycle: Cycle, engines: list[Engine], mesh: Processes, options: Mapping[str, Any], made: CorrectionOptions,
-    guards: list[Guard],
+    cycle: Cycle, forecasts: Sequence[Path], engines: list[Engine], mesh: Processes, options: Mapping[str, Any],
+    made: CorrectionOptions, guards: list[Guard],
 ) -> list[str]:  # fmt: skip
     """Correct the files of one cycle, and print a summary; return why it needs attention."""
     if cycle.problem:
@@ -105,7 +107,7 @@ def correct_cycle(
     finish = explanation(options["explain"], outputs[0], list(cycle.inputs), mesh)
     layers, notes = conformal_layers(options["conformal"], [engine.description for engine in engines])
     summary = correct_files(
-        engines, cycle.inputs, outputs, mesh, replace(made, conformal=layers), analysis,
+        engines, forecasts, outputs, mesh, replace(made, conformal=layers), analysis,
         checked_names("variable_names", options["variable_names"]), finish, cycle.output_type, guards,
         wanted_stations(options["stations"], options["static_fields"]),
         expand_paths(path_texts("earlier", options["earlier"])) if options["earlier"] else (),

@@ -32,7 +32,7 @@ from data_pipeline.protocols import ALL, MeasuredDataset
 from data_pipeline.regridding.target import TargetGrid, target_of
 from data_pipeline.sample import Sample, forecast_times, latitude_band, select_channels
 from data_pipeline.statistics.normalization import NormalizationData
-from data_pipeline.task import Task
+from data_pipeline.task import Channel, Task
 from data_pipeline.variables.meaning import Meaning
 from models import protocol
 from models.construct import model_class
@@ -268,6 +268,8 @@ class Corrector(nn.Module):
         protocol.normalise(self.model, *self.normalizer.target_scaling)
         normalised = replace(passes, begin=lambda rows: (self.normalizer(batch, rows) for batch in passes.begin(rows)))
         protocol.fit(self.model, passes if physical else normalised)
+        if self.task.systems:
+            self.provenance["any_groups"] = protocol.claims(self.model).any_groups
         state_fits(self.provenance, dict.fromkeys(self.fitted_parts, valid_days(passes.init_time, passes.lead_time)))
         reports = protocol.fit_reports(self)
         self.notes = list(dict.fromkeys(note for report in reports for note in report.notes))
@@ -419,7 +421,7 @@ def build_reference(
     dataset = years_of(task)
     corrector = Corrector(task, grid, spec, assemble(dataset.static, Domain.of(grid)), meanings=dataset.meanings)
     if name != "raw":
-        corrector.fit(dataset)
+        corrector.fit(dataset.with_all_groups())
     return corrector.eval()
 
 
@@ -441,8 +443,10 @@ def needed_task(spec: dict[str, Any], task: Task) -> Task:
         task = replace(task, formulas=tuple(one for one in task.formulas if one not in task.memberships))
     if not claims.targets_only:
         return task
-    means = tuple(task.formulas[k - len(task.channels)] for channels in task.group_means for k in channels)
-    return replace(task.only_targets(), formulas=means if claims.reads_groups else ())
+    means = {task.channels[k] for channels in task.group_means for k in channels}
+    means |= {task.channels[k] for own in task.system_channels for channels in own for k in channels}
+    read = tuple(one for one in task.formulas if claims.reads_groups and Channel(one) in means)
+    return replace(task.only_targets(), formulas=read)
 
 
 def reads_moments(spec: Mapping[str, Any], task: Task) -> bool:

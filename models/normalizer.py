@@ -31,8 +31,9 @@ class Normalizer(nn.Module):
 
     The mean is a map, so that a network need not learn the gradient of 100 K between equator and pole. The scale is one
     number per input, so that small departures in quiet cells stay small. The truth has the mean and scale of its input,
-    so the raw ensemble stays a forecast of it, and so have the means of groups of its members. Missing cells become
-    zero, the mean. All numbers are fitted to the training years and are part of the corrector file.
+    so the raw ensemble stays a forecast of it, and so have the means of groups of its members. Their spread has no
+    location, and the scale of the members. Missing cells become zero, the mean. All numbers are fitted to the training
+    years and are part of the corrector file.
 
     For targets with a power below 1, models see `to_power` of members and truth, for example the root of precipitation,
     and `physical` takes the inverse. `powers` has the power of each target, `bounds` their lower bounds, which the
@@ -60,6 +61,9 @@ class Normalizer(nn.Module):
         self.bounds = [target.bounds[0] or 0.0 for target in task.targets] if bounds is None else list(bounds)
         self._upper = [torch.inf if target.bounds[1] is None else target.bounds[1] for target in task.targets]
         self._group_means = [(t, k) for t, channels in enumerate(task.group_means) for k in channels]
+        if task.system_channels:
+            self._group_means += [*enumerate(task.system_channels[-1][0])]
+        self._group_spreads = [(t, k) for _, spreads in task.system_channels for t, k in enumerate(spreads)]
         self._names = [(str(channel), channel.variable.sea_only) for channel in task.channels]
         C, S = len(task.channels), len(task.static_names)
         self.register_buffer("location", torch.zeros(C, *grid.shape))
@@ -143,6 +147,10 @@ class Normalizer(nn.Module):
         for target, channel in self._group_means:
             for values in (self.location, self.scale):
                 values[channel] = values[self._targets[target]]
+        for target, channel in self._group_spreads:
+            self.location[channel] = 0
+            if self.powers[target] == 1:
+                self.scale[channel] = self.scale[self._targets[target]]
 
     def set_normalization(self, found: NormalizationData, static: Tensor) -> None:
         """Set the statistics of inputs from a file of `deepweather prepare`; `static` (S, H, W) are static fields."""

@@ -95,6 +95,10 @@ class Claims:
     reads_memberships: bool = False
     """The model reads members one by one, and gets for each of them whether it belongs to a group of `Task.groups`. The
     share of a group may change between forecasts, so a mean over members of these inputs says nothing."""
+    any_groups: bool = False
+    """The model corrects a forecast without any member of some groups of `Task.systems` from the other groups. The
+    channels of these groups are masked. Without this claim, training leaves such forecasts out, and `correct` refuses
+    them."""
     physical: bool = False
     """The model gets samples and returns distributions in physical units, without normalisation."""
     first_member: bool = False
@@ -113,7 +117,7 @@ class Claims:
     grids only, and `Points` (stations, projected and curvilinear grids) are an error."""
 
 
-CLASS_CLAIMS = ("moments_only", "targets_only", "reads_groups", "reads_memberships")
+CLASS_CLAIMS = ("moments_only", "targets_only", "reads_groups", "reads_memberships", "any_groups")
 """Claims that decide which data are read from the files, so they are read from the class."""
 CLAIM_NAMES = tuple(field.name for field in fields(Claims))
 OPTIONAL_METHODS = ("fit", "normalise")

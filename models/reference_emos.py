@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from models.statistical.cases import CASES_BYTES
 from models.statistical.emos_sharing import expected_evaluations
 
 SPEC: dict[str, Any] = {"_target_": "models.statistical.emos.EMOS"}
-FIT_VERSION = 4
+FIT_VERSION = 5
 """Part of a cached fit's name; raise it with every change of the fit."""
 SECONDS_PER_EVALUATION = 4e-7
 """Seconds of a score with its derivatives for one case of a fit, as measured on one thread; rain takes up to twice."""
@@ -56,7 +55,11 @@ def fit_emos(
     task = needed_task(SPEC, task)
     spec = with_laws(SPEC | {"power": powers and (powers[0] if len(set(powers)) == 1 else powers)}, task)
     moments = reads_moments(spec, task)
-    opened = partial(ForecastDataset, source, task, dates, members=members, moments=moments)
+
+    def opened(**tile: slice) -> ForecastDataset:
+        data = ForecastDataset(source, task, dates, members=members, moments=moments, **tile)
+        return data if moments else data.with_all_groups()
+
     file = mesh.run_on_first(lambda: _cache_file(opened().fingerprint, spec))
     if (cached := mesh.run_on_first(lambda: _load(file))) is not None:
         say(f"emos was fitted on the training dates{part} before, and is read from {file}")

@@ -123,6 +123,7 @@ def network_minutes(plan: TrainingPlan, run: Run, name: str) -> float:
     moments = reads_moments(spec, task)
     dates = plan.split.dates("train", task.lead_times)
     data = ForecastDataset(plan.sources["train"], task, dates, members=plan.members, moments=moments)
+    data = data.with_all_groups()
     corrector = Corrector(task, run.grid, spec, data.static, {}, data.meanings)
     module = CorrectionModule(corrector, options)
     return measure_step(module, next(batches(data, 1)), nullcontext).seconds * len(data) * options.epochs / 60
@@ -138,7 +139,7 @@ def add_networks(auto: Corrector, files: Mapping[str, Path], plan: TrainingPlan,
     auto.save(own)
     data = ForecastDataset(
         plan.sources["val"], plan.task, plan.split.dates("val", plan.task.lead_times), members=plan.members
-    )
+    ).with_all_groups()
     paths = [own, *files.values()]
     weights = weigh_on_validation(combine(paths), data, choose_device(plan.options.accelerator, SingleProcess()))
     used = [k for k, weight in enumerate(weights) if weight.any()]

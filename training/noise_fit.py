@@ -50,7 +50,9 @@ def add_noise(corrector: Corrector, plan: TrainingPlan) -> None:
     """Give a trained corrector its noise, and state its dates in the provenance."""
     task = corrector.task
     train, val = (
-        ForecastDataset(plan.sources[name], task, plan.split.dates(name, task.lead_times), members=plan.members)
+        ForecastDataset(
+            plan.sources[name], task, plan.split.dates(name, task.lead_times), members=plan.members
+        ).with_all_groups()
         for name in ("train", "val")
     )
     corrector.noise = fit_noise(corrector, train, val, plan.options.seed)

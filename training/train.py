@@ -170,7 +170,9 @@ def run_test_check(cfg: DictConfig) -> str:
         archive, dates = build(cfg.data.archive), build(cfg.data.split).dates("test", corrector.task.lead_times)
         with Progress("test check"):
             result = build(cfg.test_check)(
-                corrector, archive, ForecastDataset(archive, corrector.task, dates, members=cfg.max_members)
+                corrector,
+                archive,
+                ForecastDataset(archive, corrector.task, dates, members=cfg.max_members).with_all_groups(),
             )
         write_text(file, json.dumps(result, indent=2))
     return f"test check: {json.loads(file.read_text())}"

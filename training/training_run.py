@@ -27,6 +27,7 @@ from data_pipeline.split import Split
 from data_pipeline.task import Task
 from data_pipeline.truth_checks import TRUTH_TABLE
 from data_pipeline.variables.meaning import list_unknown
+from models.construct import model_class
 from models.corrector import Corrector, build_model, reads_moments
 from models.distribution import Distribution, Ensemble, Normal
 from models.laws import describe_laws, with_laws
@@ -35,6 +36,7 @@ from models.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.parallel.mesh_shape import AUTO
+from models.protocol import claims
 from models.provenance.groups import stated_groups
 from models.provenance.training_dates import split_provenance, state_training, valid_days
 from training.initial_state import fit_corrector, load_initial_weights, warning_of_validation
@@ -137,9 +139,11 @@ def train_corrector(
 
     def samples_on(domain: Domain, name: str) -> ForecastDataset:
         rows, columns = domain.tile
-        return ForecastDataset(
+        samples = ForecastDataset(
             plan.sources[name], task, dates[name], members=plan.members, rows=rows, columns=columns, moments=moments
         )
+        # Samples of fewer members have no place in a batch of members, but moments have one size.
+        return samples if moments and claims(model_class(spec["_target_"])).any_groups else samples.with_all_groups()
 
     def warn_of_validation(path: str, seen: Mapping[str, Any]) -> None:
         if val and (warning := warning_of_validation(path, seen, valid_days(*val.times()))):

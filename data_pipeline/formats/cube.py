@@ -215,7 +215,9 @@ def missing_fields(
         own = absent[init, lead]
         channels = np.flatnonzero(own.any(0)).tolist()
         number, names = numbers[int(own[:, channels[0]].argmax())], tuple(str(variables[k]) for k in channels)
-        found[init, lead] = MissingFields(names, number, str(file(channels[0], init)), int(own.sum()), own.size)
+        empty = own.all(1)
+        gone = tuple(np.array(numbers)[empty].tolist()) if (own.any(1) == empty).all() else ()
+        found[init, lead] = MissingFields(names, number, str(file(channels[0], init)), int(own.sum()), own.size, gone)
     return found
 
 

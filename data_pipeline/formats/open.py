@@ -21,6 +21,7 @@ from data_pipeline.formats.derived import DerivedCatalog, derived
 from data_pipeline.formats.format import Names, Request
 from data_pipeline.formats.registry import format_of
 from data_pipeline.formats.stated_intervals import StatedIntervals
+from data_pipeline.formats.system_files import SystemFiles
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points, has_ids
 from data_pipeline.protocols import Fields
@@ -263,5 +264,6 @@ def _catalog(
     catalog: Catalog = _gather(paths, Request(variables, names))
     if isinstance(catalog, BlockCatalog):
         catalog = catalog.analyses() if analyses else catalog.forecasts()
+    catalog = paths.numbered(catalog) if isinstance(paths, SystemFiles) else catalog
     catalog = intervals.apply(catalog) if intervals else catalog
     return catalog if variables is None else derived(catalog, variables, analyses)

@@ -99,7 +99,7 @@ class Formula(Variable):
 
     def in_group(self, number: int) -> bool:
         """Return whether the member `number` belongs to the group of members."""
-        return self.members[0] <= number and (len(self.members) == 1 or number <= self.members[1])
+        return within(number, self.members)
 
     @property
     def sea_only(self) -> bool:
@@ -114,6 +114,11 @@ class Formula(Variable):
 
     def __str__(self) -> str:
         return self.text
+
+
+def within(number: int, members: Sequence[int]) -> bool:
+    """Return whether a member is among `members`: the first and the last number, or the first only."""
+    return members[0] <= number <= members[-1] or (len(members) == 1 and members[0] <= number)
 
 
 def read_variable(text: str) -> Variable:

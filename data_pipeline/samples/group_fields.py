@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,15 +22,16 @@ def group_fields(own: Fields, formulas: Sequence[Formula]) -> Fields:
 
     All formulas have one variable and one lag, by which the lead times of `own` are longer than those of the result.
     There is one field for each start, lead time and formula, which all members share. It is missing in the cells where
-    a member of the group is missing. Raises `InputError` for a group without members.
+    a member of the group is missing, and everywhere if `own` has no member of the group.
     """
     starts, leads, lag = len(own.init_times), len(own.lead_times), formulas[0].lag
     parts, meanings = list[np.ndarray](), list[Meaning]()
     for formula in formulas:
-        members = np.flatnonzero(group_members(own, formula))
-        parts.append(own.cells[:, :, members, 0].reshape(starts * leads, -1))
+        members = [k for k, number in enumerate(own.numbers) if formula.in_group(number)]
+        parts.append(own.cells[:, :, members, 0].reshape(starts * leads, len(members)))
         meanings.append(replace(own.meanings[0], variable=formula))
     cells = np.arange(starts * leads * len(formulas), dtype=np.int32).reshape(len(formulas), starts, leads, 1)
+    cells[[not part.size for part in parts]] = -1
     reader = GroupReader(own.reader, tuple(parts), tuple(one.operation in SPREADS_OF_GROUPS for one in formulas))
     init_times, lead_times = own.init_times + np.timedelta64(lag, "h"), tuple(lead - lag for lead in own.lead_times)
     return Fields(
@@ -41,14 +42,18 @@ def group_fields(own: Fields, formulas: Sequence[Formula]) -> Fields:
 
 
 def group_members(own: Fields, formula: Formula) -> tuple[int, ...]:
-    """Return 1 for each member of `own` in the group of a formula, else 0; `InputError` for a group without members."""
-    members = tuple(int(formula.in_group(number)) for number in own.numbers)
-    if not any(members):
-        raise InputError(
-            f"the ensemble has no member of the group {formula}: its members have the numbers "
-            f"{format_values(own.numbers)}; add the files of this group, or change task.groups"
-        )
-    return members
+    """Return 1 for each member of `own` in the group of a formula, else 0."""
+    return tuple(int(formula.in_group(number)) for number in own.numbers)
+
+
+def check_members(numbers: Sequence[int], formulas: Iterable[Formula]) -> None:
+    """Raise `InputError` for a group without any of the members `numbers`."""
+    for formula in formulas:
+        if formula.members and not any(map(formula.in_group, numbers)):
+            raise InputError(
+                f"the ensemble has no member of the group {formula}: its members have the numbers "
+                f"{format_values(numbers)}; add the files of this group, or change task.groups"
+            )
 
 
 def membership_fields(own: Fields, formula: Formula) -> Fields:

@@ -30,7 +30,7 @@ from data_pipeline.protocols import (
     Window,
 )
 from data_pipeline.regridding.regridded_reader import RegriddedReader, on_forecasts_grid
-from data_pipeline.samples.group_fields import group_fields, group_members, membership_fields
+from data_pipeline.samples.group_fields import check_members, group_fields, group_members, membership_fields
 from data_pipeline.samples.pseudo_members import read_moments
 from data_pipeline.task import POSITION, Channel, Task
 from data_pipeline.variables.meaning import UNKNOWN, Meaning, check_targets
@@ -55,6 +55,7 @@ def open_task(source: DataSource, task: Task, dates: Dates, moments: bool = Fals
     if not inputs.grid.matches(truth.grid):
         advice = how_to_regrid(inputs.grid, truth.grid)
         raise InputError(f"the ensemble has {inputs.grid}, the analysis {truth.grid}; {advice}")
+    check_members(source.moments or inputs.numbers, task.formulas)
     meanings = inputs.meanings
     check_targets([meanings[k] for k in task.target_channels], truth.meanings, task.lead_times)
     return OpenedTask(inputs, truth, static_values(inputs.grid, task, source))
@@ -268,9 +269,13 @@ class InputFields(Fields):
             at = np.searchsorted(group.fields.init_times, self.init_times).tolist()
             for (init, start), (lead, place) in product(enumerate(at), enumerate(group.leads)):
                 if missing := group.fields.incomplete.get((start, place)):
-                    before = found.get((init, lead), replace(missing, channels=(), count=0, of=size))
+                    # Channels of groups, and with them models, follow the members at the sample's lead time.
+                    own = missing.gone if group is self.groups[0] else ()
+                    before = found.get((init, lead), replace(missing, channels=(), count=0, of=size, gone=own))
                     channels = before.channels + tuple(names[channel] for channel in missing.channels)
-                    found[init, lead] = replace(before, channels=channels, count=before.count + missing.count)
+                    gone = before.gone if {*missing.gone} and {*missing.gone} <= {*before.gone} else ()
+                    count = before.count + missing.count
+                    found[init, lead] = replace(before, channels=channels, count=count, gone=gone)
         return found
 
 

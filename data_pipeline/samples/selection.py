@@ -9,10 +9,14 @@ fields, both of the ensemble and of the analysis:
 
 Missing fields of all members count, even if only some members are read, so that scores with fewer members are of the
 same forecasts. If all fields of a forecast are missing, it is left out with `mask` too.
+
+If only all fields of all members of one or several groups (`Task.systems`) are missing, the forecast is used with the
+other members (`without_group`), unless the policy is `drop`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -92,8 +96,12 @@ def survey_forecasts(
         elif lacks := _missing_fields(ensemble, truth, position, analyses[valid[n]]):
             used, place = missing == "mask" and lacks.count < lacks.of, f"member {lacks.number}, "
             place = f"{place * (' truth' not in lacks.channels[0])}{Path(lacks.file).name}"
-            omissions.append(Omission(start, lead, "masked" if used else "missing_field", lacks.channels, place))
-            first_fault = first_fault or _fault(lacks, start, lead)
+            if lacks.gone and position and (absent := absent_systems(task, ensemble, position)):
+                used = missing != "drop"
+                omissions.append(Omission(start, lead, "without_group" if used else "no_group", absent))
+            else:
+                omissions.append(Omission(start, lead, "masked" if used else "missing_field", lacks.channels, place))
+                first_fault = first_fault or fault(lacks, start, lead)
         else:
             used = True
         if used and position is not None:
@@ -108,11 +116,34 @@ def survey_forecasts(
     return Selection(keys, ledger)
 
 
+def absent_systems(task: Task, ensemble: Fields, position: tuple[int, int]) -> tuple[str, ...]:
+    """Return the systems of a task that the `ensemble` lacks, and those that the forecast at a position lacks.
+
+    The latter count only if the forecast has all fields of the other systems.
+    """
+    lacks = ensemble.incomplete.get(position) if task.systems else None
+    left = [number for number in ensemble.numbers if lacks is None or number not in lacks.gone]
+    absent = task.absent(left)
+    if left and len(task.present(ensemble.numbers, absent)) == len(left):
+        return absent
+    return task.absent(ensemble.numbers)
+
+
+def present_members(task: Task, numbers: Sequence[int], ledger: Ledger) -> dict[tuple[int, int], list[int]]:
+    """Return the positions of the members of each forecast that lacks a group, by start and lead time."""
+    found = ledger.by_reason.get("without_group", [])
+    return {one.key: task.present(numbers, one.channels) for one in found}
+
+
 def _known(source: DataSource, task: Task) -> dict[tuple[int, int], Omission]:
     """Return the source's own omissions that concern the lead times and channels of a task, by start and lead time."""
     wanted = {*map(str, task.fields_read), *(f"{target} truth" for target in task.targets)}
     found = {}
     for one in source.omissions:
+        if one.lead in task.lead_times and one.reason in ("without_group", "no_group"):
+            grouped = one.reason == "no_group" or {*one.channels} <= {name for name, _ in task.systems}
+            found[one.key] = one if grouped else replace(one, reason="missing_field")
+            continue
         channels = tuple(channel for channel in one.channels if channel in wanted)
         if one.lead in task.lead_times and (channels or not one.channels):
             found[one.key] = replace(one, channels=channels)
@@ -125,13 +156,14 @@ def _missing_fields(
     """Return the missing fields of the forecast at `position` and of its analysis; None if both are complete."""
     members, targets = position and ensemble.incomplete.get(position), truth.incomplete.get((analysis, 0))
     if targets:
-        targets = replace(targets, channels=tuple(f"{channel} truth" for channel in targets.channels))
+        targets = replace(targets, channels=tuple(f"{channel} truth" for channel in targets.channels), gone=())
     if members and targets:
-        return replace(members, channels=members.channels + targets.channels)
+        return replace(members, channels=members.channels + targets.channels, gone=())
     return members or targets
 
 
-def _fault(lacks: MissingFields, start: int, lead: int) -> str:
+def fault(lacks: MissingFields, start: int, lead: int) -> str:
+    """Return the words for the first missing field of the forecast of a start (seconds since 1970) at a lead time."""
     what = "all fields" if lacks.count == lacks.of else f"{lacks.channels[0]} of member {lacks.number}"
     if lacks.channels[0].endswith(" truth"):
         what = lacks.channels[0]

@@ -226,6 +226,8 @@ def data_warnings(
     starts, leads = (times.numpy() for times in forecasts.times())
     lead = int(leads.min())
     rows = np.flatnonzero(leads == lead)
+    present = forecasts.groups_present[rows]
+    rows = rows[present == np.bincount(present).argmax()]  # forecasts with the same members
     rows = rows[np.argsort(starts[rows], kind="stable")]
     rows = rows[_chosen(len(rows))]
     problems = {cases.target: cases.problem(refuse) for cases in _read(forecasts, source, rows, lead)}

@@ -17,6 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dates import epoch_seconds
 from data_pipeline.protocols import ALL, Fields
 from data_pipeline.samples.pseudo_members import complete_cells, pseudo_members
+from data_pipeline.samples.selection import present_members
 from data_pipeline.sources.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
@@ -106,11 +107,17 @@ class Normalization:
         from dask.delayed import delayed
 
         read = delayed(_read_block, pure=True)
+        present = present_members(training.task, training.inputs.numbers, training.ledger)
         # With names, Dask does not hash the positions of all messages, and sends the fields to each worker once.
         label = f"{training.source.fingerprint} {training.task.lead_times}"
         fields = delayed(training.inputs, name=f"inputs {label}", traverse=False)
         truth = delayed(training.truth, name=f"truth {label}", traverse=False)
-        members, targets, grid = self._members(training), training.task.target_channels, training.grid
+        everyone, targets, grid = [*self._members(training)], training.task.target_channels, training.grid
+        starts = epoch_seconds(training.inputs.init_times)
+
+        def members(keys: Keys) -> list[list[int]]:
+            return [present.get((int(starts[i]), training.task.lead_times[j]), everyone) for i, j, _ in keys]
+
         summaries: list[np.ndarray] = []
         for rows in self._bands(training, at_once):
             totals: list[CellMoments] = []
@@ -118,7 +125,9 @@ class Normalization:
             of_band: list[np.ndarray] = []
             where = f"rows {rows.start + 1} to {rows.stop}"
             for group in _groups(training.keys, at_once):
-                blocks = dask.compute(*(read(fields, truth, keys, targets, grid, rows, members) for keys in group))
+                blocks = dask.compute(
+                    *(read(fields, truth, keys, targets, grid, rows, members(keys)) for keys in group)
+                )
                 for block in blocks:
                     totals = totals or [CellMoments(one.mean.shape) for one in block.moments]
                     for total, one in zip(totals, block.moments, strict=True):
@@ -131,7 +140,6 @@ class Normalization:
             maps["squares"] = at, np.stack([total.squares for total in totals])
             yield where, {**maps, "verified": ((every, rows), verified)}
             summaries.append(np.concatenate(of_band, axis=1))
-        starts = epoch_seconds(training.inputs.init_times)
         yield (
             "summaries",
             {
@@ -185,16 +193,17 @@ def _groups(keys: Keys, at_once: int) -> list[list[Keys]]:
 
 
 def _read_block(
-    fields: Fields, truth: Fields, keys: Keys, targets: Sequence[int], grid: Any, rows: slice, members: range
-) -> _Block:
+    fields: Fields, truth: Fields, keys: Keys, targets: Sequence[int], grid: Any, rows: slice,
+    members: Sequence[Sequence[int]],
+) -> _Block:  # fmt: skip
     shape = (len(fields.variables), rows.stop - rows.start, grid.shape[1])
     moments = [CellMoments(shape) for _ in SAMPLE_KINDS]
     verified = np.zeros((len(targets), *shape[1:]), bool)
     summaries = np.empty((len(SAMPLE_KINDS), len(keys), shape[0], len(SUMMARY_COLUMNS)))
-    values = np.empty((len(members), *shape), np.float32)
     target = np.empty((1, len(targets), *shape[1:]), np.float32)
     for n, (init, lead, analysis) in enumerate(keys):
-        fields.read(fields.cells[init, lead, list(members)], values, (rows, ALL))
+        values = np.empty((len(members[n]), *shape), np.float32)
+        fields.read(fields.cells[init, lead, members[n]], values, (rows, ALL))
         truth.read(truth.cells[analysis, 0], target, (rows, ALL))
         for kind, ensemble in enumerate((values, pseudo_members(values))):
             mask = complete_cells(ensemble)

@@ -24,7 +24,7 @@ from data_pipeline.dates import Dates, epoch_seconds
 from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.samples.inputs import open_task
 from data_pipeline.samples.pseudo_members import read_moments
-from data_pipeline.samples.selection import select_forecasts
+from data_pipeline.samples.selection import present_members, select_forecasts
 from data_pipeline.store.manifest import FinishedFile, Manifest
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME, create_shard, name_file_in_errors, write_at
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
@@ -45,6 +45,8 @@ class WriteJob:
     truth: Fields
     keys: list[tuple[int, int, int]]
     """For each sample, the indices of start and lead time in `ensemble`, and of the analysis in `truth`."""
+    present: dict[tuple[int, int], list[int]]
+    """The `present_members`."""
     recipe: bytes
     """The pickled arguments of `from_task`, from which another process makes an equal job."""
 
@@ -73,7 +75,8 @@ class WriteJob:
         )  # fmt: skip
         shard_samples = max(1, shard_bytes // plan.sample_bytes)
         recipe = pickle.dumps((archive, task, dates, moments, shard_bytes))
-        return cls(replace(plan, shard_samples=shard_samples), archive, ensemble, truth, keys, recipe)
+        present = present_members(task, ensemble.numbers, ledger)
+        return cls(replace(plan, shard_samples=shard_samples), archive, ensemble, truth, keys, present, recipe)
 
 
 def complete_store(job: WriteJob, folder: Path, workers: Executor | None = None) -> None:
@@ -213,6 +216,7 @@ def _write_samples(
             init, lead, analysis = job.keys[sample]
             wanted = job.ensemble.cells[init, lead]
             if plan.moments:
+                wanted = wanted[job.present.get(plan.samples[sample], slice(None))]
                 read_moments(job.ensemble.reader, wanted, ensemble)
             else:
                 job.ensemble.read(wanted, ensemble)

@@ -94,8 +94,12 @@ class FoldCorrectors:
         return forecast if len(bound) > 1 else bound[0]
 
 
-def batch_groups(models: Collection[FoldCorrectors], valid: np.ndarray) -> np.ndarray:
-    """Return a number for each forecast; it is equal for forecasts that have the same corrector in every model."""
-    chosen = np.stack([model.choose(valid) for model in models])
+def batch_groups(models: Collection[FoldCorrectors], valid: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """Return a number for each forecast.
+
+    It is equal for forecasts that have the same corrector in every model, and the same number in `present`, which
+    stands for the groups of members that they have.
+    """
+    chosen = np.stack([present, *(model.choose(valid) for model in models)])
     groups: np.ndarray = np.unique(chosen, axis=1, return_inverse=True)[1].reshape(-1)
     return groups

@@ -21,6 +21,7 @@ from evaluation.run.given_correctors import each_file, station_regions
 from evaluation.run.plan import Plan
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
+from models.protocol import claims
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ def open_data(plan: Plan, correctors: Mapping[str, FoldCorrectors], mesh: Mesh) 
         folds.check(name, dates)
     domain = mesh.domain(grid)
     forecasts = tile_of(domain, source, task, dates, options["max_members"])
+    if not all(claims(corrector.model).any_groups for _, _, corrector in each_file(plan, correctors)):
+        forecasts = forecasts.with_all_groups()
     for _, path, corrector in each_file(plan, correctors):
         check_meanings(corrector, path, task, forecasts.meanings)
     check_enough_members(plan.member_counts, forecasts.members)

@@ -12,6 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import total_bytes
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.formats.open import grid_of_files
+from data_pipeline.formats.system_files import added_number
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
 from models.corrected_files.input_files import FileType
@@ -132,7 +133,7 @@ def correct_files(
         gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
         moved = [sentence for engine in engines if (sentence := engine.description.stations)]
         notes = [*([cells] if cells else []), *moved, *notes]
-        notes += [*pipelines.product_sentences(), *pipelines.untrained()]
+        notes += [*pipelines.product_sentences(), *pipelines.untrained(), *pipelines.without_groups()]
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in watched(written, "sidecars: file"):
             write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings, stations, earlier))
@@ -202,7 +203,7 @@ def _check_repeated(
 ) -> str:
     """Return a sentence about messages that the input holds more than once; raise it if problems are errors."""
     variables = {channel.variable.name for engine in engines for channel in engine.description.task.channels}
-    found = repeated_messages(forecasts, names, variables)
+    found = repeated_messages(forecasts, names, variables, [added_number(forecasts, path) for path in forecasts])
     if found and any(guard.on_problem == "error" for guard in guards):
         raise InputError(f"{found}; remove the copies, or set on_problem=raw to correct all of them alike")
     return found

@@ -15,6 +15,7 @@ from data_pipeline.common.files import remove_abandoned_files
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.names import MessageNames
+from data_pipeline.formats.system_files import SystemFiles, added_number
 from data_pipeline.writing import (
     Edit,
     HeaderMarks,
@@ -53,16 +54,22 @@ def write_grib(
             spool = spools.enter_context(FieldSpool(outputs[0]))
             editors.append(PipelineEditor(pipelines, number, forecasts, names, spool, editors))
 
-        def correction(message: Message) -> Edit | None:
-            edits = (editor.edit(message) for editor in editors)
+        def correction(added: int, message: Message) -> Edit | None:
+            edits = (editor.edit(message, added) for editor in editors)
             return next((edit for edit in edits if edit is not None), None)
 
+        if isinstance(forecasts, SystemFiles) and len(outputs) < len(forecasts):
+            raise InputError(
+                f"{outputs[0]} would hold members of several systems with equal numbers; name a folder as output, so "
+                "that each input gets a corrected file of its name"
+            )
         groups = [tuple(forecasts)] if len(outputs) == 1 else [(path,) for path in forecasts]
         written = []
         for group, output in zip(groups, outputs, strict=True):
             audit: dict[str, Any] = {}
             check = partial(_check, audit, output, group, pipelines, names)
-            count = rewrite(group, output, correction, names, check, pipelines[0].options.only_products)
+            edit = partial(correction, added_number(forecasts, group[0]))
+            count = rewrite(group, output, edit, names, check, pipelines[0].options.only_products)
             written.append(WrittenFile(output, group, count, audit))
     return written, [sentence for editor in editors for sentence in editor.sentences()]
 
@@ -128,13 +135,16 @@ class PipelineEditor:
         if pipeline.options.keys:
             self._check_keys(forecasts, names)
 
-    def edit(self, message: Message) -> Edit | None:
-        """Return the edit of a message; None if this pipeline does not correct it."""
+    def edit(self, message: Message, added: int = 0) -> Edit | None:
+        """Return the edit of a message; None if this pipeline does not correct it.
+
+        `added` is the difference between the number of the corrected member and that in the message.
+        """
         found = self._targets.mode_of(message)
         if found is None:
             return None
         target, mode = found
-        key = target, message.init_time, message.lead_time, message.number
+        key = target, message.init_time, message.lead_time, message.number + added
         if key in self._added:
             return Edit()
         if key not in self._spool and not (self._only_products and key[1:3] in self._corrected):
@@ -201,7 +211,7 @@ class PipelineEditor:
             factor, conversion = self._targets.factors[product.target], self._lattices[product.target].conversion
             product, values = product.stored(field, factor, conversion)
             values = 100 * values if product.threshold else values  # in per cent
-            header = StatisticHeader(product, len(self._pipelines[self._number].raw.numbers), corrected.climate)
+            header = StatisticHeader(product, corrected.raw_members, corrected.climate)
             self._statistics.setdefault(place, []).append((header, values))
 
     def sentences(self) -> list[str]:

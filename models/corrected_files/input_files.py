@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from data_pipeline.common.file_format import (
 from data_pipeline.common.files import expand_paths, is_zarr_folder
 from data_pipeline.formats.cycles import group_by_start
 from data_pipeline.formats.registry import format_of
+from data_pipeline.formats.system_files import SystemFiles
 from data_pipeline.formats.table.table_file import STATIONS, TABLE_FORMATS, is_table
 
 FileType = Literal["grib", "netcdf", "table", "zarr"]
@@ -74,15 +75,31 @@ class InputFiles:
 
     paths: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
+    systems: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    """The files of each forecast system, if the option names systems."""
+
+    def numbered(self, paths: Sequence[Path], systems: Sequence[str]) -> Sequence[Path]:
+        """Return some of the files with numbers of members of their own; `systems` are all that a corrector knows."""
+        if not self.systems:
+            return paths
+        some = {name: [path for path in own if path in paths] for name, own in self.systems.items()}
+        found = SystemFiles.of({name: own for name, own in some.items() if own}, "input", systems or [*some])
+        return cast("Sequence[Path]", found)
 
     @classmethod
     def find(cls, value: object) -> InputFiles:
-        """Return the files of the option: a file, a folder, a pattern, or a list of them.
+        """Return the files of the option: a file, a folder, a pattern, a list of them, or such lists by system.
 
         Files of a folder or a pattern that are neither GRIB nor NetCDF are left out, and so are tables, unless there
         are only tables. A file named by itself must be GRIB, NetCDF or a table. A folder that is a Zarr store is one
         input. Other folders in a folder are not searched; files whose name starts with a dot are never read.
         """
+        if isinstance(value, Mapping):
+            parts = {str(name): cls.find(own) for name, own in value.items()}
+            paths, left_out = (
+                sum((getattr(one, name) for one in parts.values()), ()) for name in ("paths", "left_out")
+            )
+            return cls(paths, left_out, {name: one.paths for name, one in parts.items()})
         values = value if isinstance(value, list) else [value]
         if not values:
             raise InputError("input is an empty list; name at least one file")

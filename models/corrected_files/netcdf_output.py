@@ -15,6 +15,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.plotting_positions import plotting_position
 from data_pipeline.formats.equivalents import sources
+from data_pipeline.formats.system_files import added_number
 from data_pipeline.formats.table.table_file import as_netcdf, write_copy_of_table
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import UNKNOWN
@@ -159,7 +160,8 @@ def write_new_netcdf(
         for number, corrected in corrected_forecasts(pipelines):
             assert corrected.members is not None
             order = np.argsort(corrected.numbers)
-            if sorted(corrected.numbers) != numbers and not pipelines[0].options.only_products:
+            some = corrected.absent and {*corrected.numbers} <= {*numbers}
+            if sorted(corrected.numbers) != numbers and not some and not pipelines[0].options.only_products:
                 raise InputError(
                     f"the forecast of {corrected.init_time} +{corrected.lead_time} h has {len(order)} members, others "
                     f"have {len(numbers)}, and one file has the same members everywhere; remove member_count"
@@ -167,7 +169,9 @@ def write_new_netcdf(
             time = corrected.init_time, corrected.lead_time
             for k in range(corrected.members.shape[1]):
                 if (number, k, "") in variables:
-                    file.put(variables[number, k, ""].name, *time, corrected.members[order, k])
+                    values = np.full((len(numbers), *corrected.members.shape[2:]), np.nan)
+                    values[np.isin(numbers, corrected.numbers)] = corrected.members[order, k]
+                    file.put(variables[number, k, ""].name, *time, values)
                     count += len(order)
             for product, values in corrected.products:
                 one = variables[number, product.target, product.suffix].products
@@ -227,16 +231,17 @@ def _places(
     for k, (target, meaning) in enumerate(zip(task.targets, pipeline.raw.meanings, strict=True)):
         intervals = dict(zip((60 * lead for lead in pipeline.raw.lead_times), meaning.intervals, strict=True))
         for variable, factor in _stored_as(target):
-            for copy in copies:
+            for copy, path in zip(copies, forecasts, strict=True):
+                added = added_number(forecasts, path)
                 for block, rows in copy.fields(variable):
                     for init, lead, number, interval, field in rows.tolist():
                         if lead in intervals and intervals[lead] in (interval, UNKNOWN):
-                            found[k, init, lead, number].append((copy, block, field, factor))
+                            found[k, init, lead, number + added].append((copy, block, field, factor))
             if any(key[0] == k for key in found):
                 break
         for start in pipeline.raw.init_times.astype("datetime64[s]").astype(np.int64).tolist():
             for lead in intervals:
-                if (k, start, lead, pipeline.raw.numbers[0]) not in found:
+                if not any((k, start, lead, number) in found for number in pipeline.raw.numbers):
                     raise InputError(
                         f"{forecasts[0]} has no {target} at +{lead // 60} h, only fields that it is computed from, and "
                         "NetCDF output replaces fields only; write a new GRIB file with format=grib"

@@ -58,7 +58,7 @@ def write_new_grib(pipelines: CorrectionPipelines, forecasts: Sequence[Path], ou
                     rounded = Lattice(BITS).round(corrected.members[:, k])
                     fields: list[tuple[int | Product, np.ndarray]] = [*zip(numbers, rounded, strict=True)]
                     fields[1:1] = [(one, values) for one, values in corrected.products if one.target == k]
-                    count = len(numbers) or len(pipeline.raw.numbers)
+                    count = len(numbers) or corrected.raw_members
                     for own, field in fields:
                         member = pipeline.raw.numbers[0] if isinstance(own, Product) else own
                         keys = _keys(target, start, corrected.lead_time, interval, member, count, forecasts[0])

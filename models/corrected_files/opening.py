@@ -9,13 +9,17 @@ from typing import Any
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Url, expand_addresses
+from data_pipeline.dates import epoch_seconds
+from data_pipeline.formats.cube import Missing
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, grid_of_files, static_dataset, stations_in
+from data_pipeline.formats.system_files import SystemFiles
 from data_pipeline.grid import Grid
 from data_pipeline.grids.points import Points
 from data_pipeline.grids.reduced_grid import ReducedGrid
 from data_pipeline.protocols import Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.samples.inputs import input_fields, starts_without_input
+from data_pipeline.samples.selection import absent_systems, fault
 from data_pipeline.task import Variable
 from data_pipeline.variables.meaning import differences
 from models.engines.engine import CorrectorDescription, Engine, with_cells
@@ -50,12 +54,14 @@ class WantedStations:
 class ForecastFiles:
     """Files of forecasts, and a file of analyses; the source of `input_fields`."""
 
-    forecasts: tuple[Path, ...]
+    forecasts: Sequence[Path]
     analyses: Path | None = None
     target: TargetGrid | None = None
     """The grid to which all fields are brought; None if they have the corrector's grid."""
     names: Mapping[str, str] | None = None
     """Other names of variables in these files, as in `data_pipeline.archive.Archive`."""
+    missing: Missing = "error"
+    """`mask`: missing fields are NaN."""
 
     def __str__(self) -> str:
         rest = len(self.forecasts) - 1
@@ -63,7 +69,9 @@ class ForecastFiles:
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the forecasts."""
-        return ensemble_fields(self.forecasts, variables, lead_times, names=self.names, target=self.target)
+        return ensemble_fields(
+            self.forecasts, variables, lead_times, names=self.names, target=self.target, missing=self.missing
+        )
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analyses."""
@@ -82,7 +90,11 @@ def open_forecasts(
 
     `earlier` are files of forecasts of earlier starts, for a corrector that reads them.
     """
-    task, files = corrector.task, ForecastFiles(tuple(forecasts), analysis, corrector.target_grid, names)
+    task = corrector.task
+    missing: Missing = "mask" if task.systems else "error"
+    if isinstance(forecasts, SystemFiles):
+        forecasts.check(task)
+    files = ForecastFiles(forecasts, analysis, corrector.target_grid, names, missing)
     if task.analysis and analysis is None:
         wanted = ", ".join(map(str, task.analysis))
         raise InputError(f"the corrector reads the analysis of {wanted} at the start; give its file with analysis=FILE")
@@ -97,6 +109,11 @@ def open_forecasts(
     if not corrector.grid.matches(inputs.grid):
         raise _other_grid(files, inputs.grid, corrector.grid)
     check_groups(corrector.provenance, task, inputs.numbers)
+    for init, lead in inputs.incomplete if task.systems else ():
+        if absent_systems(task, inputs, (init, lead)) == task.absent(inputs.numbers):
+            seconds = int(epoch_seconds(inputs.init_times[init]))
+            what = fault(inputs.incomplete[init, lead], seconds, inputs.lead_times[lead])
+            raise InputError(f"{what}, and has other members of the same group; complete the files")
     if without := starts_without_input(inputs):
         start, channels = next(iter(without.items()))
         both = " or ".join(map(str, filter(None, (files, analysis, *earlier))))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import grid_of_files
+from data_pipeline.formats.system_files import SystemFiles
 from data_pipeline.grids.points import Points
 from models.corrected_files.input_files import FileType, type_of
 from models.corrected_files.sidecar import WrittenFile, sidecar_path
@@ -46,6 +47,10 @@ def write_outputs(
         from models.corrected_files.grib_output import write_grib
 
         return *write_grib(pipelines, forecasts, outputs, names), not options.only_products
+    if isinstance(forecasts, SystemFiles) and wanted == "grib":
+        raise InputError(
+            f"{outputs[0]} would be a new GRIB file of several systems with the same numbers of members; write NetCDF"
+        )
     if (template := options.template) != "same":
         raise InputError(
             f"template={template} is for GRIB files that are written as a copy of a GRIB input; leave it out for "

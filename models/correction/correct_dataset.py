@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,7 +47,7 @@ from models.members.past import Past
 from models.members.products import products_of_tasks
 from models.parallel.single_process import SingleProcess
 from models.provenance.envelope import untrained_sentence
-from models.provenance.groups import check_groups
+from models.provenance.groups import check_groups, without_group_sentence
 
 
 def correct_dataset(
@@ -254,8 +255,10 @@ class _DatasetCorrection:
         assert isinstance(raw.reader, ArrayReader)
         arrays = self._templates(dict(zip(task.targets, raw.reader.arrays, strict=True)))
         out = {one: np.full(array.shape, np.nan, array.dtype) for one, array in arrays.items()}
+        numbers = member_numbers(raw.numbers, self.options.member_count)
         problems: list[str] = []
         untrained: list[str] = []
+        absent = Counter[str]()
         raw_kept = 0
         with self.lock, Progress("correct: forecast", len(inputs.init_times) * len(leads)) as progress:
             for i, start in enumerate(inputs.init_times):
@@ -266,20 +269,25 @@ class _DatasetCorrection:
                     allowed, raw_kept = found.method == "corrector", raw_kept + (found.method == "raw")
                     problems += () if allowed else found.problems
                     untrained += [one.partition(": ")[2] for one in found.problems[:1] if allowed]
-                    if not self.options.only_products and len(found.members) != out[task.targets[0]].shape[2]:
+                    absent.update(found.absent)
+                    same = found.absent or self.options.only_products
+                    if not same and len(found.members) != out[task.targets[0]].shape[2]:
                         raise InputError(
                             f"the forecast of {start} +{leads[j]} h keeps its {len(found.members)} raw members, and "
                             f"member_count={self.options.member_count}; leave out member_count, or this forecast"
                         )
                     for t, target in enumerate(task.targets):
                         if target in out:
-                            out[target][i, j] = found.members[:, t].reshape(out[target].shape[2:])
+                            whole = len(found.numbers) == len(numbers)
+                            there = slice(None) if whole else np.isin(numbers, found.numbers)
+                            out[target][i, j, there] = found.members[:, t].reshape(-1, *out[target].shape[3:])
                     for product, values in found.products:
                         out[product][i, j] = values.reshape(out[product].shape[2:])
                     progress.step(np.datetime_as_string(start, "h"))
+        total = len(inputs.init_times) * len(leads)
         if untrained:
-            total = len(inputs.init_times) * len(leads)
             problems.append(untrained_sentence("the dataset", len(untrained), total, untrained[0]))
+        problems += [without_group_sentence("the dataset", name, count, total) for name, count in absent.items()]
         if self.products and raw_kept:
             problems.append(f"{raw_kept} forecasts keep their raw members and have no products")
         for sentence in (*gaps.sentences(), *problems):

@@ -28,3 +28,7 @@ class Corrected:
     """What made the fields: the corrector, or a fallback."""
     problems: tuple[str, ...] = ()
     """One sentence for each reason why the corrector was not used, or not as asked."""
+    absent: tuple[str, ...] = ()
+    """The groups of members that the forecast lacks."""
+    raw_members: int = 0
+    """Number of its raw members."""

@@ -22,6 +22,7 @@ from models.engines.forecast import RawForecast
 from models.parallel.domain import Domain
 from models.parallel.single_process import Processes
 from models.provenance.envelope import Problem, finish
+from models.provenance.groups import expected_share
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -163,6 +164,10 @@ def forecast_problems(
     if any(tile.varies for tile in tiles) and (pairs := frozenset.intersection(*(tile.twins for tile in tiles))):
         one, other = (forecast.numbers[position] for position in min(pairs))
         found.append(Problem(f"its members {one} and {other} are equal in all cells of all targets"))
+    if forecast.absent and not description.provenance.get("any_groups"):
+        lacked = " and ".join(forecast.absent)
+        found.append(Problem(f"it has no member of {lacked}, and its model needs all groups, unlike model=emos"))
+        return found
     if description.envelope is None:
         return found
     names = [str(channel) for channel in description.task.channels]
@@ -170,14 +175,24 @@ def forecast_problems(
     rows = join_tiles([tile.channels for tile in tiles])
     summaries = dict(zip(names, map(finish, rows), strict=True))
     members = len(forecast.numbers)
+    if forecast.absent:
+        # Mean and spread of all members are those of other groups than in training.
+        of_groups = {str(one) for one in description.task.formulas if one.members}
+        summaries = {name: one for name, one in summaries.items() if name in of_groups}
+        members = round(members / expected_share(description.provenance, description.task, forecast.absent))
     return found + description.envelope.problems(summaries, forecast.init_time, forecast.lead_time, members, bounded)
 
 
-def repeated_messages(forecasts: Sequence[Path], names: Mapping[str, str] | None, variables: set[str]) -> str:
-    """Return a sentence about messages of these variables that the files hold more than once, or an empty text."""
+def repeated_messages(
+    forecasts: Sequence[Path], names: Mapping[str, str] | None, variables: set[str], added: Sequence[int]
+) -> str:
+    """Return a sentence about messages of these variables that the files hold more than once, or an empty text.
+
+    `added` is what each file adds to the numbers of its members.
+    """
     counts = Counter(
-        message
-        for path in forecasts
+        message._replace(number=message.number + more)
+        for path, more in zip(forecasts, added, strict=True)
         if file_format(path) in (GRIB_FORMAT, UNKNOWN_FORMAT)
         for message in messages(path, names)
         if message.variable.name in variables

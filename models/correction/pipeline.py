@@ -32,6 +32,7 @@ from models.members.products import product_fields
 from models.members.truth_climate import TruthClimate
 from models.parallel.single_process import Processes
 from models.provenance.envelope import untrained_sentence
+from models.provenance.groups import without_group_sentence
 
 
 class CorrectedTile(NamedTuple):
@@ -74,8 +75,7 @@ class CorrectionPipeline:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
         name = f"{np.datetime_as_string(self.inputs.init_times[init], 'h')} +{self.inputs.lead_times[lead]} h"
         with Progress(f"reading the forecast {name}"):
-            place = self.inputs, self.raw, self.engine.domain, init, lead, reading
-            forecast = self.processes.run_on_all(lambda: read_forecast(*place))
+            forecast = self.processes.run_on_all(lambda: self._read(init, lead, reading))
         with Progress(f"checking the forecast {name}"):
             verdict = self._verdict(forecast)
         with Progress(f"correcting the forecast {name}"):
@@ -92,7 +92,7 @@ class CorrectionPipeline:
         numbers = () if self.options.only_products else numbers
         return Corrected(
             forecast.init_time, forecast.lead_time, members, numbers, products, tiles[0].climate, verdict.method,
-            verdict.problems,
+            verdict.problems, forecast.absent, len(forecast.numbers),
         )  # fmt: skip
 
     def _verdict(self, forecast: RawForecast) -> Verdict:
@@ -108,7 +108,11 @@ class CorrectionPipeline:
     def read(self, init_time: np.datetime64, lead_time: int) -> RawForecast:
         """Return the raw forecast of a start and a lead time (hours) on this rank's tile."""
         init, lead = self.positions(init_time, lead_time)
-        return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, SharedReading())
+        return self._read(init, lead, SharedReading())
+
+    def _read(self, init: int, lead: int, reading: SharedReading) -> RawForecast:
+        task = self.engine.description.task
+        return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, reading, task)
 
     def positions(self, init_time: np.datetime64, lead_time: int) -> tuple[int, int]:
         """Return the positions of a start and a lead time (hours) in the input."""
@@ -121,7 +125,10 @@ class CorrectionPipeline:
     def _correct_tile(self, forecast: RawForecast, method: str = "corrector") -> CorrectedTile:
         """Correct this rank's tile of a forecast; a forecast that keeps its raw members has no products."""
         task = self.engine.description.task
-        missing = count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
+        without = np.isin(range(len(task.channels)), task.channels_of(forecast.absent))
+        missing = count_gaps(
+            forecast.mask | without[:, None, None], forecast.raw, self.engine.always, self.engine.known, task
+        )
         if method == "raw":
             nothing = np.empty((0, *self.engine.domain.own_shape))
             kept = forecast.raw[:0] if self.options.only_products else forecast.raw
@@ -286,6 +293,15 @@ class CorrectionPipelines:
                 f"{output} would have no products, because all forecasts keep their raw members: {first}; correct "
                 "others, or set members=ecc-q"
             )
+
+    def without_groups(self) -> list[str]:
+        """Return a sentence for each corrector and group of members that some of its forecasts lack."""
+        found = []
+        for number, pipeline in enumerate(self._pipelines):
+            done, name = self.done(number), pipeline.engine.description.name
+            counts = Counter(system for corrected in done for system in corrected.absent)
+            found += [without_group_sentence(name, system, count, len(done)) for system, count in counts.items()]
+        return found
 
     def untrained(self) -> list[str]:
         """Return a sentence for each corrector that has corrected forecasts at times without training, as asked."""

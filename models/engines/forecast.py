@@ -14,6 +14,8 @@ import numpy as np
 
 from data_pipeline.protocols import Fields
 from data_pipeline.samples.pseudo_members import complete_cells
+from data_pipeline.samples.selection import absent_systems
+from data_pipeline.task import Task
 from models.parallel.domain import Domain
 
 
@@ -32,6 +34,8 @@ class RawForecast:
     """Hours."""
     numbers: tuple[int, ...]
     """The numbers of the members M."""
+    absent: tuple[str, ...] = ()
+    """The groups of `Task.systems` without a member."""
 
 
 class SharedReading:
@@ -78,12 +82,19 @@ class SharedReading:
 
 
 def read_forecast(
-    inputs: Fields, raw: Fields, domain: Domain, init: int, lead: int, reading: SharedReading
+    inputs: Fields, raw: Fields, domain: Domain, init: int, lead: int, reading: SharedReading, task: Task
 ) -> RawForecast:
-    """Read this rank's tile of the forecast at the positions `init` and `lead` of `inputs` and `raw`."""
+    """Read this rank's tile of the forecast at the positions `init` and `lead` of `inputs` and `raw`.
+
+    The forecast has the members of the groups that it does not lack.
+    """
     # In single precision, different members may become equal and lose their order.
     exact = reading.exact(raw, init, lead, domain)
     ensemble = np.empty((len(inputs.numbers), len(inputs.variables), *domain.own_shape), np.float32)
     reading.read(inputs, init, lead, ensemble, domain)
     start = inputs.init_times[init].astype("datetime64[s]")
-    return RawForecast(ensemble, complete_cells(ensemble), exact, start, int(inputs.lead_times[lead]), inputs.numbers)
+    numbers, absent = inputs.numbers, absent_systems(task, inputs, (init, lead))
+    if len(there := task.present(numbers, absent)) < len(numbers):
+        ensemble, exact, numbers = ensemble[there], exact[there], tuple(numbers[k] for k in there)
+    mask = complete_cells(ensemble)
+    return RawForecast(ensemble, mask, exact, start, int(inputs.lead_times[lead]), numbers, absent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from data_pipeline.common.errors import InputError
@@ -23,7 +23,12 @@ def stated_groups(data: ForecastDataset) -> dict[str, Any]:
 
 
 def check_groups(provenance: Mapping[str, Any], task: Task, numbers: Sequence[int]) -> None:
-    """Raise `InputError` if a group has another share of the members `numbers` than in the training."""
+    """Raise `InputError` if a group has another share of the members `numbers` than in the training.
+
+    Without any member of some groups, models do not read the mean of all members, and shares do not matter.
+    """
+    if task.absent(numbers):
+        return
     shares, stated = task.group_shares(numbers), provenance.get("groups")
     trained = stated if isinstance(stated, list) else [stated]  # a list of the correctors of a committee
     for group, before in (item for one in trained if one for item in one.items()):
@@ -33,3 +38,15 @@ def check_groups(provenance: Mapping[str, Any], task: Task, numbers: Sequence[in
                 "so that the ensemble mean has other weights; give members of all groups in about the same proportion, "
                 "or train with these numbers"
             )
+
+
+def expected_share(provenance: Mapping[str, Any], task: Task, absent: Collection[str]) -> float:
+    """Return the share of the members of the training that a forecast without the groups `absent` has."""
+    without = {str(one) for one in task.formulas for name in absent if one.members == task.members_of(name)}
+    return 1 - sum(share for group, share in provenance.get("groups", {}).items() if group in without)
+
+
+def without_group_sentence(name: str, system: str, count: int, total: int) -> str:
+    """Return a sentence about the forecasts that lack a group of members."""
+    who = f"{name}: " if name else ""
+    return f"{who}{count} of {total} forecasts have no member of {system}, and were corrected from the other groups"

@@ -43,7 +43,7 @@ class Climatology(CellModel):
     those of its own cases and of so many values with the shape of all cells that there are `ENOUGH_CASES` together.
     """
 
-    targets_only = moments_only = any_size = any_grid = tiles = cellwise = True
+    targets_only = moments_only = any_size = any_groups = any_grid = tiles = cellwise = True
     quantile_table: Tensor
     """(L, windows, K, Q, H, W), the K quantiles of the Q targets that have them."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from data_pipeline.common.checks import check_boolean, check_integer
@@ -54,10 +55,14 @@ class EMOS(CellModel):
     cases per coefficient.
 
     If the task has means of groups of members (`Task.groups`), each of them has a coefficient of its own, for its
-    departure from the mean of all members. The spread is that of all members.
+    departure from the mean of all members. The spread is that of all members. A forecast that lacks groups gets
+    coefficients that were fitted to the other groups alone (`_PresentGroups`).
     """
 
-    targets_only = reads_groups = moments_only = any_grid = tiles = cellwise = True
+    name = ""
+    present: tuple[int, ...] = ()
+    """Positions of the groups that every training case has."""
+    targets_only = reads_groups = moments_only = any_groups = any_grid = tiles = cellwise = True
 
     def __init__(
         self,
@@ -90,11 +95,29 @@ class EMOS(CellModel):
         super().__init__(task, grid, raw[..., None, None].expand(L * windows, -1, T, *cells).contiguous(), lower)
         self.seasonal, self.shared = seasonal, shared
         self.window_days, self.windows = window_days, windows
+        options = family, seasonal, scale, score, shared, lower, window_days
+        self._means = [means for means, _ in task.system_channels if means]
+        self.present = tuple(range(len(self._means)))
+        self.subsets = nn.ModuleList(_PresentGroups(task, grid, some, *options) for some in self._subsets())
+
+    def _subsets(self) -> list[tuple[int, ...]]:
+        """Return the positions of all groups that a forecast without some groups may have."""
+        groups = range(len(self._means))
+        return [some for size in groups[1:] for some in combinations(groups, size)]
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W)."""
         table = self.coefficients if self.shared is True else self._domain.cut(self.coefficients)
         return self.predict(sample, table, lead_index(sample.lead_time, self._task))
+
+    @property
+    def _parts(self) -> list[EMOS]:
+        """The `subsets`, the largest of them last."""
+        return [part for part in self.subsets if isinstance(part, EMOS)]
+
+    def _is_there(self, sample: Sample, groups: Sequence[int]) -> Tensor:
+        """Return where (B, T, h, w) a forecast has the means of all these groups."""
+        return torch.stack([select_channels(sample.mask, self._means[group], 1) for group in groups]).all(0)
 
     def predict(self, sample: Sample, table: Tensor, place: Tensor) -> Distribution:
         """Return the distribution for a table of coefficients (n·windows, P, T, H, W).
@@ -102,20 +125,28 @@ class EMOS(CellModel):
         `place` (B,) is the position 0 ... n - 1 of each sample in the table. The table holds this rank's tile, or one
         cell if all cells share their coefficients.
         """
-        mean, std, departures = self._predictors(sample)
+        coefficients, predictors = self._coefficients(sample, table, place), self._predictors(sample)
+        for part in self._parts:
+            own = part.coefficients if self.shared is True else self._domain.cut(part.coefficients)
+            used = self._is_there(sample, part.present) & ~self._is_there(sample, self.present)
+            coefficients = torch.where(used, self._coefficients(sample, own, place), coefficients)
+            pairs = zip(part._predictors(sample), predictors, strict=True)
+            predictors = [torch.where(used, *pair) for pair in pairs]
+        mean, std, *departures = predictors
         terms = [*departures, *(term.to(mean) for term in self._harmonics(sample))]
-        table, first = table.to(mean), place * self.windows
-        if self.window_days is None:
-            coefficients = table[first]
-        else:
-            position = self._days(sample) * (self.windows / YEAR)
-            before, part = position.long(), position.frac().to(mean).view(-1, 1, 1, 1, 1)
-            coefficients = table[first + before].lerp(table[first + (before + 1) % self.windows], part)
-        coefficients = coefficients.movedim(1, 0)
         lower = None if self.lower is None else self._domain.cut(self.lower)
         return by_target(
             self.regressions, lambda form: predict_emos(form, coefficients[: self.size(form)], mean, std, terms, lower)
         )
+
+    def _coefficients(self, sample: Sample, table: Tensor, place: Tensor) -> Tensor:
+        """Return the coefficients (P, B, T, h, w) of each forecast."""
+        table, first = table.to(sample.ensemble), place * self.windows
+        if self.window_days is None:
+            return table[first].movedim(1, 0)
+        position = self._days(sample) * (self.windows / YEAR)
+        before, part = position.long(), position.frac().to(table).view(-1, 1, 1, 1, 1)
+        return table[first + before].lerp(table[first + (before + 1) % self.windows], part).movedim(1, 0)
 
     def size(self, regression: Regression) -> int:
         """Return the number of coefficients; the table has as many as the longest regression needs."""
@@ -130,9 +161,12 @@ class EMOS(CellModel):
         regressions without a fit. Raises `TooFewCasesError` if no cell can be fitted.
 
         With the `ends` of folds (see `year_folds`), returns (F, L·windows, P, T, h, w): for each fold the coefficients
-        fitted to the cases of all other folds, on this rank's tile or shared by all cells.
+        fitted to the cases of all other folds, on this rank's tile or shared by all cells. `subsets` are not fitted.
         """
         passes, leads = Passes.of(batches), self._task.lead_times
+        for part in self._parts if ends is None else ():
+            part.fit(passes)
+            part.report.notes = [f"{part.name}: {note}" for note in part.report.notes]
         passes.check_lead_times(self._task)
         cells = shared_fit_cells(len(passes.init_time), self._domain.grid.shape)
         tables = _Tables(self, 1 if ends is None else len(ends) + 2)
@@ -190,9 +224,15 @@ class EMOS(CellModel):
         return [self._days(sample), *self._harmonics(sample)]
 
     def training_fields(self, sample: Sample) -> list[Tensor]:
-        """Return mean, std, truth and departures (B, T, h, w); the truth is NaN where truth or a member is missing."""
-        mean, std, departures = self._predictors(sample)
-        return [mean, std, verifiable(sample, self._targets), *departures]
+        """Return mean, std, truth and departures (B, T, h, w).
+
+        The truth is NaN where truth, a member or a group is missing.
+        """
+        mean, std, *departures = self._predictors(sample)
+        truth = verifiable(sample, self._targets)
+        if self.present:
+            truth = truth.masked_fill(~self._is_there(sample, self.present), torch.nan)
+        return [mean, std, truth, *departures]
 
     def _needed(self, target: int) -> int:
         """Return the number of cases that the coefficients of a target need."""
@@ -266,13 +306,14 @@ class EMOS(CellModel):
                         cases = EMOSCases(mean, std, truth, harmonics, lower, weight, departures, one_season)
                         yield _Regression(table, lead, t, places, whole_year, chosen, cases)
 
-    def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def _predictors(self, sample: Sample) -> list[Tensor]:
         """Return ensemble mean, standard deviation and the departures of groups from the mean, (B, T, H, W) each."""
         ensemble = Ensemble(select_channels(sample.ensemble, self._targets, 2).movedim(1, 0))
-        mean = ensemble.mean
+        return [ensemble.mean, ensemble.std, *self._departures(sample, ensemble.mean)]
+
+    def _departures(self, sample: Sample, mean: Tensor) -> list[Tensor]:
         groups = zip(*self._group_channels, strict=True)
-        departures = [select_channels(sample.ensemble[:, 0], channels, 1) - mean for channels in groups]
-        return mean, ensemble.std, departures
+        return [select_channels(sample.ensemble[:, 0], channels, 1) - mean for channels in groups]
 
     def _harmonics(self, sample: Sample) -> list[Tensor]:
         """Return cosine and sine of the year's phase, (B, 1, 1, 1) each, if seasonal."""
@@ -284,6 +325,38 @@ class EMOS(CellModel):
     def _days(self, sample: Sample) -> Tensor:
         """Return the days (B,) from the start of the year to the valid time of each forecast."""
         return day_of_year(sample.init_time, sample.lead_time).double() - 1
+
+
+class _PresentGroups(EMOS):
+    """The part of EMOS for forecasts that have the groups `present` only, fitted to all forecasts that have them.
+
+    Each group counts the same, whatever the number of its members: m is the mean of the means m_g, and the variance s²
+    is the mean of s_g² + (m_g - m)², which a fit scales. For one group, this is the EMOS of its members.
+    """
+
+    def __init__(self, task: Task, grid: Grid | Domain, present: tuple[int, ...], *options: Any) -> None:
+        super().__init__(task, grid, *options)
+        names = [name for name, _ in task.systems]
+        self.present, self.name = present, f"only {' and '.join(names[group] for group in present)}"
+        self._spreads = [spreads for _, spreads in task.system_channels]
+
+    def _subsets(self) -> list[tuple[int, ...]]:
+        return []
+
+    def _predictors(self, sample: Sample) -> list[Tensor]:
+        """Return mean, standard deviation and departures, (B, T, H, W) each; those of other groups are 0."""
+        first = sample.ensemble[:, 0]
+        means = torch.stack([select_channels(first, self._means[group], 1) for group in self.present])
+        mean = means.mean(0)
+        variance = (means - mean).square().mean(0)
+        for spreads in (self._spreads[group] for group in self.present):
+            if spreads:
+                variance = variance + select_channels(first, spreads, 1).square() / len(self.present)
+        departures = self._departures(sample, mean)
+        for group in range(len(self._means) - 1):
+            if group not in self.present[:-1]:
+                departures[group] = torch.zeros_like(mean)
+        return [mean, variance.sqrt(), *departures]
 
 
 class _Regression(NamedTuple):
@@ -346,7 +419,10 @@ def _with_season(coefficients: Tensor, count: int, before: int) -> Tensor:
 
 
 def _group_channels(task: Task) -> tuple[tuple[int, ...], ...]:
-    """Return the channels of `Task.group_means`; raise `InputError` if the targets have different groups."""
+    """Return the channels of `Task.group_means`; raise `InputError` if the targets have different groups.
+
+    Those of `Task.systems` are the first.
+    """
     found = task.group_means
     means = [[task.formulas[k - len(task.channels)] for k in channels] for channels in found]
     members = [[(one.members, one.lag) for one in own] for own in means]

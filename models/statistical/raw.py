@@ -14,7 +14,7 @@ from models.parallel.domain import Domain
 class Raw(nn.Module):
     """Returns the members of the targets unchanged."""
 
-    targets_only = any_size = any_grid = tiles = cellwise = True
+    targets_only = any_size = any_groups = any_grid = tiles = cellwise = True
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()

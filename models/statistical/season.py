@@ -16,6 +16,11 @@ class Season(EMOS):
     Before a fit the forecast has the mean 0 and the spread 1 of normalised values.
     """
 
-    def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
-        mean, std, terms = super()._predictors(sample)
-        return torch.zeros_like(mean), torch.ones_like(std), terms
+    any_groups = False
+
+    def _subsets(self) -> list[tuple[int, ...]]:
+        return []
+
+    def _predictors(self, sample: Sample) -> list[Tensor]:
+        mean, std, *terms = super()._predictors(sample)
+        return [torch.zeros_like(mean), torch.ones_like(std), *terms]

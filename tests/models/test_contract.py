@@ -126,6 +126,23 @@ def test_networks_of_members_know_to_which_group_each_of_them_belongs(name, toy)
         assert not torch.allclose(found, other, rtol=1e-3)
 
 
+def test_a_group_may_be_missing_if_claimed(name, toy):
+    """A model that claims it forecasts from the members of the other group, which makes another forecast."""
+    task = Task(**TASK.to_json(), groups={"first": 0, "second": 3})
+    task = needed_task(SPECS[name], task)
+    if not claimed(name).any_groups:
+        pytest.skip("the model needs all groups")
+    made, sample = corrector(name, toy, GRID, 24, task=task), next(batches(toy(task, GRID, 4), 4))
+    second = [k for k, channel in enumerate(task.channels) if str(channel).endswith("(2t, 3)")]
+    mask = sample.mask.clone()
+    mask[:, second] = False
+    lacking = sample._replace(ensemble=sample.ensemble[:, :3], mask=mask)
+    with torch.no_grad():
+        found, whole = numbers(made(lacking)), numbers(made(sample))
+    assert torch.isfinite(found).all()
+    assert not torch.allclose(found, whole, rtol=1e-3) or name == "climatology"
+
+
 GRIDS = [Grid.regular(8, 14), Grid((4, 3, 2, 1, 0), (0, 1, 2, 3, 4))]
 
 

@@ -102,7 +102,9 @@ class ForecastDataModule(pl.LightningDataModule):
 
     def _dataset(self, name: str) -> ForecastDataset:
         dates = self.split.dates(name, self.task.lead_times)
-        return ForecastDataset(self.archive, self.task, dates, members=self.members, moments=self.moments)
+        return ForecastDataset(
+            self.archive, self.task, dates, members=self.members, moments=self.moments
+        ).with_all_groups()
 
     def _loader(self, dataset: ForecastDataset, shuffle: bool = False) -> DataLoader[Sample]:
         return DataLoader(

@@ -34,7 +34,7 @@ def weather(sizes=SIZES, days=DAYS, seed=0, errors=(0.5, 1.0, 2.0), biases=(0.0,
     return np.concatenate(groups, 1), truth
 
 
-def opened(members, truth, task, numbers=None):
+def opened(members, truth, task, numbers=None, **options):
     """Return a data set of the members (day, member, point) 24 h ahead and the truth (day, point)."""
     starts = START + np.arange(len(truth)) * np.timedelta64(1, "D")
     space = {"latitude": [10.0], "longitude": [0.0, 10.0]}
@@ -44,7 +44,7 @@ def opened(members, truth, task, numbers=None):
         truth[:, None].astype("f4"), {"time": starts + np.timedelta64(24, "h")} | space, ["time", *space]
     )
     parts = (xr.Dataset({"2t": one.assign_attrs(units="K")}) for one in (forecasts, analyses))
-    return ForecastDataset(ArraySource(*parts), task, [2011])
+    return ForecastDataset(ArraySource(*parts), task, [2011], **options)
 
 
 def task_of(groups=FIRSTS):
@@ -52,7 +52,7 @@ def task_of(groups=FIRSTS):
 
 
 def fitted(members, truth, groups=FIRSTS, **options):
-    data = opened(members, truth, task_of(groups))
+    data = opened(members, truth, task_of(groups), moments=True)
     corrector = Corrector(data.task, data.grid, SPEC | options, data.static, meanings=data.meanings)
     corrector.fit(data)
     return corrector.eval()
@@ -60,7 +60,7 @@ def fitted(members, truth, groups=FIRSTS, **options):
 
 def forecast(corrector, members, truth, groups=FIRSTS, numbers=None):
     """Return mean and standard deviation (day, point) of the corrected distribution."""
-    (batch,) = batches(opened(members, truth, task_of(groups), numbers), 10**6)
+    (batch,) = batches(opened(members, truth, task_of(groups), numbers, moments=True), 10**6)
     found = corrector(batch)
     assert isinstance(found, Normal)
     return found.mu[:, 0, 0].numpy(), found.sigma[:, 0, 0].numpy()
@@ -149,7 +149,8 @@ def test_before_a_fit_the_forecast_is_the_raw_ensemble():
 def test_a_group_with_another_share_of_the_members_is_refused():
     data = opened(*weather(), Task("groups", ["2t"], ["2t"], [24], groups=FIRSTS))
     provenance = stated_groups(data)
-    assert provenance == {"groups": {"group_mean(2t, 0, 0)": 1 / 11, "group_mean(2t, 1, 4)": 4 / 11}}
+    shares = {"0, 0": 1 / 11, "1, 4": 4 / 11, "5": 6 / 11}
+    assert provenance == {"groups": {f"group_mean(2t, {members})": share for members, share in shares.items()}}
     check_groups(provenance, data.task, range(16))
     with pytest.raises(InputError, match=r"group_mean\(2t, 1, 4\) has 6% of the 65 members, in training it had 36%"):
         check_groups(provenance, data.task, range(65))
@@ -159,3 +160,73 @@ def test_other_groups_of_another_target_are_refused():
     task = Task("two", ["2t", "msl"], ["2t", "msl"], [24], formulas=["group_mean(msl, 0, 0)"])
     with pytest.raises(InputError, match="2t and msl have means of different groups of members"):
         EMOS(task, Grid.regular(3, 4))
+
+
+def normal_emos(means, variance, truth):
+    """Return a function of means (group, day) and variance (day) that gives μ and σ of least CRPS in these days."""
+
+    def forecast(x, means, variance):
+        return x[0] + 280 + x[1:-2] @ (means - 280), np.sqrt(x[-2] ** 2 + x[-1] ** 2 * variance)
+
+    start = [0.0, *[1 / len(means)] * len(means), 0.5, 0.5]
+    found = scipy.optimize.minimize(
+        lambda x: scoringrules.crps_normal(truth, *forecast(x, means, variance)).mean(), start, options={"gtol": 1e-9}
+    )
+    return lambda means, variance: forecast(found.x, means, variance)
+
+
+@pytest.mark.parametrize("shared", ["auto", False])
+def test_without_a_group_the_forecast_is_that_of_the_other_groups(shared):
+    """Another system is missing every third day, in training and in the forecast. Without it, the forecast is the EMOS
+    of the remaining members, fitted to all days that have them; on other days it does not change. Scores are by scipy.
+    """
+    sizes, firsts = {"one": 6, "other": 9}, {"one": 0, "other": 6}
+    options = {"sizes": sizes, "days": 300, "errors": (1.0, 0.6), "biases": (1.0, -2.0)}
+    members, truth = weather(**options)
+    late, gone = np.arange(300) % 3 == 0, np.arange(300) % 7 == 1
+    some = members.copy()
+    some[late, 6:], some[gone & ~late, :6] = np.nan, np.nan
+    emos = fitted(some, truth, firsts, shared=shared)
+    whole = fitted(members, np.where((late | gone)[:, None], np.nan, truth), firsts, shared=shared)
+
+    members, truth = weather(**options, seed=1)
+    late = np.arange(300) % 3 == 0
+    some = members.copy()
+    some[late, 6:] = np.nan
+    found = forecast(emos, some, truth, firsts)
+    expected = forecast(whole, members, truth, firsts)
+    np.testing.assert_allclose(np.array(found)[:, ~late], np.array(expected)[:, ~late], atol=2e-2 if shared else 2e-3)
+
+    learnt, own = weather(**options)
+    for point in range(2):
+        one = learnt[:, :6, point]
+        days = ~(gone & (np.arange(300) % 3 != 0))
+        best = normal_emos(one[days].mean(1)[None], one[days].var(1, ddof=1), own[days, point])
+        mu, sigma = best(members[late, :6, point].mean(1)[None], members[late, :6, point].var(1, ddof=1))
+        if shared is False:
+            np.testing.assert_allclose(found[0][late, point], mu, atol=3e-3)
+            np.testing.assert_allclose(found[1][late, point], sigma, atol=3e-3)
+        least = scoringrules.crps_normal(truth[late, point], mu, sigma).mean()
+        assert scoringrules.crps_normal(truth[late, point], found[0][late, point], found[1][late, point]).mean() < (
+            1.02 * least
+        )
+
+
+def test_three_groups_of_which_two_are_there():
+    """Each of them counts the same in the spread, whatever the number of its members."""
+    members, truth = weather(days=300)
+    emos = fitted(members, truth, shared=False)
+    fresh, _ = weather(days=300, seed=1)
+    some = fresh.copy()
+    some[:, 1:5] = np.nan
+
+    def predictors(members):
+        parts = members[:, :1], members[:, 5:]
+        means = np.stack([part.mean(1) for part in parts])
+        return means, means.var(0) + parts[1].var(1, ddof=1) / 2
+
+    found = forecast(emos, some, truth)
+    for point in range(2):
+        best = normal_emos(*predictors(members[..., point]), truth[:, point])
+        expected = best(*predictors(fresh[..., point]))
+        np.testing.assert_allclose([one[:, point] for one in found], expected, atol=5e-3)
