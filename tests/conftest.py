@@ -88,6 +88,9 @@ if "numba" not in sys.modules:
         importlib.import_module(name)
     del sys.modules["numba"]
 
+# Python looks for cycles after 700 new objects: 3.3 of the 55 CPU seconds of 265 tests. With these numbers it is 1.6.
+gc.set_threshold(20_000, 20, 20)
+
 # Commands that tests run in this process must not end it, and no signal may do so after them.
 interruption.end_soon = sys.exit
 interruption.install = partial(lambda install, *, at_once=False: install(), interruption.install)

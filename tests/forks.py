@@ -180,6 +180,7 @@ def _address():
 def _preload():
     if reach.RECORDS in os.environ:
         reach.record()
+    gc.set_threshold(20_000, 20, 20)  # as in conftest.py; forks inherit it
     for name in (*PRELOAD, *VERBS):
         importlib.import_module(name)
     for name in VERBS:

@@ -51,14 +51,6 @@ def test_channels_are_mean_and_spread_of_each_group_and_who_belongs_to_it():
         assert (sample.ensemble[:, 7:].numpy() == np.transpose([*BELONGS.values()])[..., None, None]).all()
 
 
-def test_the_order_of_members_within_a_group_does_not_matter_and_groups_do():
-    forecasts, analyses = datasets()
-    plain = samples(forecasts, analyses)[0].ensemble[0, 2:]
-    for order, equal in (([0, 3, 1, 2, 6, 5, 4], True), ([0, 4, 2, 3, 1, 5, 6], False)):
-        found = samples(forecasts.isel(number=order).assign_coords(number=range(COUNT)), analyses)[0].ensemble[0, 2:]
-        assert np.allclose(found, plain, rtol=1e-6) is equal
-
-
 def test_a_missing_member_makes_its_group_missing(tmp_path):
     archive = write_archive(tmp_path, {("2t", 1, 2, 2)}, missing="mask")
     task = Task("groups", ["2t"], ["2t"], [48], groups={"control": 0, "others": 1})

@@ -99,12 +99,6 @@ def test_single_precision_uses_double_for_sums():
     assert np.ptp(pair) / np.sqrt(2) == pytest.approx(exact.std(ddof=1), abs=0.008)
 
 
-def test_a_missing_member_gives_nan():
-    ensemble = np.ones((3, 1, 2, 2))
-    ensemble[1, 0, 0, 1] = np.nan
-    np.testing.assert_array_equal(np.isnan(pseudo_members(ensemble)), np.isnan(ensemble[[1, 1]]))
-
-
 FLOATS = st.one_of(st.floats(width=32), st.sampled_from([np.nan, np.inf, -np.inf, 3.4028235e38, -3.4028235e38]))
 
 

@@ -31,7 +31,6 @@ from models.distribution import (
     energy_score,
     from_power,
     power_transformed,
-    threshold_weighted_crps,
     to_power,
 )
 from models.distribution.truncated import _excess
@@ -138,15 +137,6 @@ numbers = st.floats(-5, 5)
 
 def number(value):
     return torch.as_tensor(value, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("threshold", [-1.5, 0.0, 0.8])
-def test_threshold_weighted_crps_of_an_ensemble_equals_scoringrules(threshold):
-    members, y = draws(0, 10, 40), draws(1, 40)
-    for fair, estimator in ((False, "nrg"), (True, "fair")):
-        ours = threshold_weighted_crps(Ensemble(members), y, number(threshold), fair)
-        theirs = scoringrules.twcrps_ensemble(y.numpy(), members.T.numpy(), a=threshold, estimator=estimator)
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("fair", [False, True])
