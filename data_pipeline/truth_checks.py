@@ -52,7 +52,9 @@ OUTLIER_UNITS = ("K", "Pa", "m² s⁻²", "gpm")
 TRUTH_TABLE = "truth_checks.csv"
 """File in the folder of a run with all implausible values."""
 MOST_SHOWN = 3
-"""Most values of one kind that a sentence names; a table has all of them."""
+"""Most values of one kind that a sentence names."""
+MOST_LISTED = 100
+"""Most values of one kind and field that have a row each in the table."""
 
 ERRORS = ("range", "stretch", "outlier")
 SUSPECT = np.dtype(
@@ -143,6 +145,19 @@ class Findings:
             return f"{text}, {one['length']} times from {time}"
         return f"{text}, {time}" + (f", between values of {one['near']:g}" if np.isfinite(one["near"]) else "")
 
+    def listed(self) -> Iterator[tuple[np.datetime64, str, str, str]]:
+        """Yield time, place, value and kind of error: of each value, or once of many values of a field."""
+        key = self.suspects["time"] * len(ERRORS) + self.suspects["kind"]
+        order = np.argsort(key, kind="stable")
+        for group in np.split(self.suspects[order], np.flatnonzero(np.diff(key[order])) + 1):
+            if len(group) > MOST_LISTED:
+                many = (f"{len(group)} places", f"{group['value'].min():g} to {group['value'].max():g}")
+                texts = [(group[0], *many)]
+            else:
+                texts = [(one, self.place(one["row"], one["column"]), f"{one['value']:g}") for one in group]
+            for one, *text in texts:
+                yield one["time"].astype("datetime64[s]"), *text, ERRORS[one["kind"]]
+
     def place(self, row: int, column: int) -> str:
         """Return the id of a station, or the position of a cell."""
         if isinstance(self.grid, Points) and self.grid.ids:
@@ -154,18 +169,17 @@ class Findings:
 
 
 def write_table(findings: Sequence[Findings], path: Path) -> None:
-    """Write all implausible values into a CSV file; without any, the file is removed.
+    """Write the implausible values into a CSV file; without any, the file is removed.
 
-    Of a variable whose units seem to be wrong, values outside the plausible range are left out: they are most values.
+    A field with more than `MOST_LISTED` values of one kind has one row for all of them: a file in wrong units would
+    otherwise give a row for each of millions of values.
     """
-    listed = [(one, one.suspects[one.suspects["kind"] >= int(one.mostly_beyond)]) for one in findings]
-    if not any(len(suspects) for _, suspects in listed):
+    if not any(len(one.suspects) for one in findings):
         path.unlink(missing_ok=True)
         return
     rows = (
-        (one.variable, suspect["time"].astype("datetime64[s]"), one.place(suspect["row"], suspect["column"]),
-         f"{suspect['value']:g}", one.variable.units, ERRORS[suspect["kind"]])
-        for one, suspects in listed for suspect in suspects
+        (one.variable, time, place, value, one.variable.units, error)
+        for one in findings for time, place, value, error in one.listed()
     )  # fmt: skip
     write_csv(path, ["variable", "valid_time", "place", "value", "units", "error"], rows)
 
@@ -275,10 +289,10 @@ class _Block:
         rates = np.where(never[cells], pool, np.maximum(rates, min(pool, 0.5)))
         unlikely = np.log(values.size) + (counts - 1) * np.log(rates) < np.log(CHANCE)
         unlikely &= self.seconds[ends] - self.seconds[begins] >= 3600 * STRETCH_HOURS
-        for begin, count, cell in zip(begins[unlikely], counts[unlikely], cells[unlikely], strict=True):
-            own = np.arange(begin, begin + count)
-            lengths = np.where(own == begin, count, 0)
-            yield self._rows("stretch", own, np.full(count, band.start + cell), lengths)
+        begins, cells, counts = (np.repeat(one[unlikely], counts[unlikely]) for one in (begins, cells, counts))
+        first = np.diff(cells * len(part) + begins, prepend=-1) != 0
+        steps = np.arange(len(first)) - np.maximum.accumulate(np.arange(len(first)) * first)
+        yield self._rows("stretch", begins + steps, band.start + cells, np.where(first, counts, 0))
 
     def _departures(self, values: np.ndarray, band: slice) -> tuple[np.ndarray, ...]:
         """Return time, cell, neighbours' median and scale of values that are far from their neighbours in time."""
@@ -315,27 +329,29 @@ class _Block:
                 continue
             error = np.abs(values[one, cell[mine]] - forecast.ravel()[cell[mine]])
             wrong = (error > FAR / 2 * scale[mine]) & (error > away[mine] / 2)
-            wrong &= ~np.array([self._confirmed(one, cell[k], near[k]) for k in mine], bool)
+            wrong &= ~self._confirmed(one, cell[mine], near[mine])
             if wrong.any():
                 yield self._rows("outlier", time[mine][wrong], cell[mine][wrong], near=near[mine][wrong])
 
-    def _confirmed(self, time: int, cell: int, near: float) -> bool:
-        """Whether a cell beside this one departs likewise from its values at this hour; stations have none beside."""
+    def _confirmed(self, time: int, cells: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """Whether a cell beside each of these departs likewise from its values at this hour; stations have none."""
+        found = np.zeros(len(cells), bool)
         if isinstance(self.grid, Points):
-            return False
-        row, column = np.unravel_index(cell, self.grid.shape)
+            return found
+        H, W = self.grid.shape
+        rows, columns = np.unravel_index(cells, self.grid.shape)
         same = np.flatnonzero(self.seconds % 86400 == self.seconds[time] % 86400)
         place = int(np.searchsorted(same, time))
-        around = [same[k] for k in (place - 2, place - 1, place + 1, place + 2) if 0 <= k < len(same)]
-        away = self.values[time, row, column] - near
-        H, W = self.grid.shape
-        for r, c in ((row - 1, column), (row + 1, column), (row, (column - 1) % W), (row, (column + 1) % W)):
-            if 0 <= r < H and (r, c) != (row, column):
-                usual = self.values[around, r, c]
-                usual = usual[np.isfinite(usual)]
-                if usual.size and (self.values[time, r, c] - np.median(usual)) * np.sign(away) > abs(away) / 2:
-                    return True
-        return False
+        around = same[max(place - 2, 0) : place + 3, None]
+        away = self.values[time, rows, columns] - near
+        for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+            r, c = rows + down, (columns + right) % W
+            beside = (r >= 0) & (r < H) & ((r != rows) | (c != columns))
+            values = self.values[around, r.clip(0, H - 1), c]
+            departure = values[min(place, 2)] - _near_median(values)[min(place, 2)]
+            with np.errstate(invalid="ignore"):
+                found |= beside & (departure * np.sign(away) > np.abs(away) / 2)
+        return found
 
     def _forecast(self, valid: int) -> np.ndarray | None:
         """Return the ensemble mean (H, W) of the forecast with the shortest lead time for a time, None without one."""

@@ -26,6 +26,7 @@ from models.corrected_files.conformal_option import conformal_layers
 from models.corrected_files.correct_files import correct_files
 from models.corrected_files.input_files import Cycle, InputFiles, find_cycles, is_folder, name_files
 from models.corrected_files.opening import WantedStations
+from models.corrected_files.sidecar import refuse_corrected
 from models.correction.guards import Guard
 from models.correction.pipeline import CorrectionPipelines
 from models.engines.engine import Engine
@@ -102,6 +103,7 @@ def correct_cycle(
     """Correct the files of one cycle, and print a summary; return why it needs attention."""
     if cycle.problem:
         raise InputError(cycle.problem)
+    mesh.run_on_first(lambda: refuse_corrected(cycle.inputs, [engine.description for engine in engines]))
     outputs = cycle.outputs
     analysis = None if options["analysis"] is None else file_path("analysis", options["analysis"])
     finish = explanation(options["explain"], outputs[0], list(cycle.inputs), mesh)

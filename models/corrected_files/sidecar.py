@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write, total_bytes
 from data_pipeline.common.identity import sha256_of
 from models.engines.engine import CorrectorDescription
@@ -52,6 +53,24 @@ def write_sidecar(output: Path, found: Mapping[str, Any]) -> None:
     with atomic_write(sidecar_path(output), "w") as file:
         json.dump({"format": SIDECAR_FORMAT, "kind": "corrected forecast", **found}, file, allow_nan=False)
         file.write("\n")
+
+
+def refuse_corrected(forecasts: Sequence[Path], descriptions: Sequence[CorrectorDescription]) -> None:
+    """Raise `InputError` if a file is the output of one of these correctors, as its sidecar says."""
+    own = {one.sha256: one.name for one in descriptions}
+    for path in forecasts:
+        try:
+            record = json.loads(sidecar_path(path).read_text("utf-8"))
+            again = [own[one["sha256"]] for one in record["correctors"] if one["sha256"] in own]
+            # The sidecar of an older file of this name does not count.
+            found = again and record["output"]["sha256"] == sha256_of(path)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if found:
+            raise InputError(
+                f"{path} was corrected by {again[0]} already, says {sidecar_path(path).name}, and a second correction "
+                "would be added to the first; name the raw forecast"
+            )
 
 
 def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[dict[str, Any]]:

@@ -111,15 +111,16 @@ def _window_of(domain: Domain, windows: tuple[Intervals, Intervals], rank: int) 
 def _sources(grid: Grid, rows: Interval, columns: Interval, beyond_zero: bool) -> np.ndarray:
     """Return for each cell of a window the index of its source among the flattened cells of the globe."""
     H, W = grid.shape
-    row, turned = row_sources(grid, np.arange(*rows))
+    at = np.arange(*rows)
+    row, turned = row_sources(grid, at.clip(0, H - 1) if beyond_zero else at)
     column = np.arange(*columns)[None, :]
     # Across a pole, columns are shifted by half a turn.
     column = np.where(turned[:, None], column - W // 2, column)
     column = column % W if grid.periodic else column.clip(0, W - 1)
     sources = row[:, None] * W + column
     if beyond_zero:
-        at, along = np.arange(*rows)[:, None], np.arange(*columns)[None, :]
-        outside = (at < 0) | (at >= H)
+        along = np.arange(*columns)[None, :]
+        outside = ((at < 0) | (at >= H))[:, None]
         if not grid.periodic:
             outside = outside | (along < 0) | (along >= W)
         sources = np.where(outside, ZERO_CELL, sources)

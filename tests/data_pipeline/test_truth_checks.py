@@ -213,3 +213,21 @@ def test_a_report_examines_blocks_of_much_truth_and_mostly_wrong_values_have_wro
     assert not (tmp_path / "table.csv").exists()
     with pytest.raises(InputError, match=r"360 of 360 values .* the units seem to be wrong; state"):
         find("2t", values, values).refuse()
+
+
+def test_a_table_has_one_row_for_a_field_of_wrong_values(tmp_path):
+    """Ten fields of 180 cells in °C, one wrong value and two stuck cells have 10 + 1 + 9 + 12 rows."""
+    values = np.random.default_rng(0).normal(280, 5, (64, 12, 15))
+    values[3:13] -= 273.15
+    values[20, 1, 1] = 9999
+    values[30:39, 2, 5] = values[50:62, 2, 6] = 281.5
+    found = find("2t", values, values)
+    write_table([found], tmp_path / TRUTH_TABLE)
+    with (tmp_path / TRUTH_TABLE).open() as file:
+        rows = [(np.datetime64(row["valid_time"]).astype(int) // 86400, *row.values()) for row in csv.DictReader(file)]
+    assert [day for day, *_ in rows] == [*range(3, 13), 20, *range(30, 39), *range(50, 62)]
+    assert [row[3] for row in rows] == ["180 places"] * 10 + [found.place(1, 1)] + [found.place(2, 5)] * 9 + [
+        found.place(2, 6)
+    ] * 12
+    low, high = values[3].astype("f4").min(), values[3].astype("f4").max()
+    assert (rows[0][4], rows[10][4], rows[11][4]) == (f"{low:g} to {high:g}", "9999", "281.5")

@@ -45,11 +45,13 @@ def test_fractions_are_means_over_the_known_cells_of_the_window():
     assert float(FSS.value(**averages)) == pytest.approx(1 - error / worst, rel=1e-12)
 
 
-def test_windows_go_round_the_globe():
-    fields, grid = draws(1, 1, 1, 9, 14, seed=6), Grid.regular(9, 14)
-    found = window_means(fields, 3, Domain.of(grid))
-    wrapped = torch.cat([fields[..., -1:], fields, fields[..., :1]], -1)
-    torch.testing.assert_close(found, window_means(wrapped, 3, None)[..., 1:-1])
+@pytest.mark.parametrize(("shape", "size"), [((9, 14), 3), ((3, 4), 9)])
+def test_windows_go_round_the_globe(shape, size):
+    """Also windows that are larger than the grid."""
+    fields, reach = draws(1, 1, 1, *shape, seed=6), size // 2
+    found = window_means(fields, size, Domain.of(Grid.regular(*shape)))
+    wrapped = torch.cat([fields[..., -reach:], fields, fields[..., :reach]], -1)
+    torch.testing.assert_close(found, window_means(wrapped, size, None)[..., reach:-reach])
 
 
 def test_points_are_refused_by_name():

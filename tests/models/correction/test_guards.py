@@ -136,6 +136,20 @@ def run(command, folder, source, *options):
     return command(folder, "correct", "corrector=network", f"input={source}", f"output={source}.out", *options)
 
 
+def test_no_corrector_corrects_its_own_output(folder, command):
+    """The output is known by its sidecar; a raw forecast of the same name, or another corrector, is no problem."""
+    write(folder / "once")
+    ended = run(command, folder, "once")
+    assert ended.code == 0, ended.stderr
+    again = run(command, folder, "once.out")
+    assert (again.code, (folder / "once.out.out").exists()) == (2, False)
+    assert "once.out was corrected by network already, says once.out.json" in again.stderr
+    assert command(folder, "correct", "corrector=emos", "input=once.out", "output=other").code == 0
+    write(folder / "once.out")
+    ended = run(command, folder, "once.out")
+    assert ended.code == 0, ended.stderr
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_each_fault_is_an_error_unless_the_raw_ensemble_may_be_written(case, folder):
     change, sentence = CASES[case]
