@@ -118,6 +118,7 @@ def score_entrants(
     with scoring_workers(plan.cluster) as workers:
         scoring = replace(scoring, workers=workers, jobs=plan.cluster.at_once)
         board = score_models(entrants.models, data.forecasts, data.weights, entrants.oracle, scoring, mesh)
+    mesh.run_on_first(board.check_targets)
     board = replace(pool_runs(board, plan.runs), lost=mesh.broadcast(dict(board.lost)))
     drawn = {name for name, file in files.items() if file.drawn} | ({"lapse_rate"} & {*entrants.models})
     alone = with_first_runs(entrants.compared, plan.runs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
+from itertools import tee
 
 import numpy as np
 import torch
@@ -26,6 +28,8 @@ INDEX_BINS = 100
 INDEX_LEVELS = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
 """Levels of the climate's quantiles: p = sin² a at equal steps of a. All levels have nearly the same weight."""
 _OUTERMOST = 1e-6
+_AT_ONCE = 4
+"""Quantiles of the climate in memory at once: all of them would be the largest fields of an evaluation."""
 
 
 def no_extremeness(settings: Settings) -> str:
@@ -46,16 +50,20 @@ def index_of(forecast: Distribution, climate: Distribution, eps: Tensor | float 
     below the climate) and 1. The lowest and the highest value of the climate are its quantiles at 10⁻⁶ and 1 - 10⁻⁶,
     because the extreme quantiles of a normal distribution are infinite.
     """
-    quantiles = _quantiles(climate, INDEX_LEVELS)
-    lowest = torch.full_like(quantiles[0], -torch.inf)
-    below = [forecast.cdf(torch.nextafter(quantile, lowest)).double() for quantile in quantiles]
-    equal = (forecast.cdf(quantile) - low for quantile, low in zip(quantiles, below, strict=True))
-    index: Tensor = index_of_shares(below, equal, (quantiles > eps).double(), INDEX_LEVELS)
+    quantile, levels = _quantiles(climate, INDEX_LEVELS), range(len(INDEX_LEVELS))
+    lowest = torch.full_like(quantile(0), -torch.inf)
+    lows = (forecast.cdf(torch.nextafter(quantile(k), lowest)).double() for k in levels)
+    below, again = tee(lows)
+    equal = (forecast.cdf(quantile(k)) - low for k, low in zip(levels, again, strict=True))
+    index: Tensor = index_of_shares(below, equal, ((quantile(k) > eps).double() for k in levels), INDEX_LEVELS)
     return index.to(forecast.mean)
 
 
-def _quantiles(climate: Distribution, levels: np.ndarray) -> Tensor:
-    return climate.quantile(torch.from_numpy(levels).clamp(_OUTERMOST, 1 - _OUTERMOST).to(climate.mean))
+def _quantiles(climate: Distribution, levels: np.ndarray) -> Callable[[int], Tensor]:
+    """Return a function that gives the quantile at a level by its position, and keeps only a few of them."""
+    parts = torch.from_numpy(levels).clamp(_OUTERMOST, 1 - _OUTERMOST).to(climate.mean).split(_AT_ONCE)
+    quantiles = lru_cache(1)(lambda part: climate.quantile(parts[part]))
+    return lambda k: quantiles(k // _AT_ONCE)[k % _AT_ONCE]
 
 
 def shift_of_tails(
@@ -77,8 +85,8 @@ def shift_of_tails(
 
 def crossing_point(forecast: Distribution, climate: Distribution) -> Tensor:
     """Return the level (*S) at which the quantiles of a forecast fall below the climate's; see `crossing_of_shares`."""
-    quantiles = _quantiles(climate, CROSSING_LEVELS)
-    crossing: Tensor = crossing_of_shares(lambda k: forecast.cdf(quantiles[k]))
+    quantile = _quantiles(climate, CROSSING_LEVELS)
+    crossing: Tensor = crossing_of_shares(lambda k: forecast.cdf(quantile(k)))
     return crossing
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.scores import default_diagrams, default_scores
@@ -66,6 +67,17 @@ class Scoreboard:
     independent: Collection[str] = ("raw",)
     wanted: Collection[Score] = field(default_factory=default_scores)
     diagrams: Collection[Diagram] = field(default_factory=default_diagrams)
+
+    def check_targets(self) -> None:
+        """Raise `InputError` if a target has no scored cell at the longest lead time, which maps and cases show."""
+        lead = int(self.lead_times.max())
+        weights = self.tallies["raw"].per_cell["crps"].weight[self.task.lead_times.index(lead)]
+        for target, weight in zip(self.task.targets, weights, strict=True):
+            if not weight.any():
+                raise InputError(
+                    f"{target} has no truth at {lead} h on the scored dates where no member is missing; give its "
+                    "analyses, choose other dates, or correctors of other targets"
+                )
 
     @property
     def settings(self) -> Settings:

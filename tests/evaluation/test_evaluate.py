@@ -201,6 +201,14 @@ def test_cells_and_forecasts_that_are_not_scored_are_counted(archive, emos, scor
     assert f"<li>{forecasts}</li>" in text
 
 
+def test_a_target_without_truth_at_the_longest_lead_time_is_refused(archive, deepweather, tmp_path, capsys):
+    archive.truth = archive.truth.copy()
+    archive.truth[archive.starts.astype("datetime64[Y]").astype(int) == 46, 1] = np.nan
+    with pytest.raises(SystemExit, match="2"):
+        deepweather(tmp_path, "task.targets=[2t,msl]", "task.lead_times=[24,48]", "references=[raw,climatology]")
+    assert capsys.readouterr().err.startswith("error: 2t has no truth at 48 h on the scored dates")
+
+
 def test_models_and_batches_are_moved_to_the_device(emos, deepweather, tmp_path, monkeypatch):
     """The device `meta` computes nothing, but tensors on it show that they were moved."""
 
