@@ -95,7 +95,8 @@ def _refuse_unknown(variable: Variable, interval: int, part: str, where: str = "
             f"the length of the intervals of {variable} in the {part}{where} is unknown, or differs between times; if "
             f"it differs, write one period in the task, such as {replace(variable, period=24)}; if files state none, "
             f"state it, for instance with '{example}', or with since_start instead of 6h for intervals that begin at "
-            "the start of the forecast"
+            f"the start of the forecast; for monitor, with 'variable_names={{{replace(variable, period=0)}: "
+            f"{replace(variable, period=24)}}}'"
         )
 
 
