@@ -27,7 +27,7 @@ from models.corrected_files.correct_files import correct_files
 from models.corrected_files.input_files import Cycle, InputFiles, find_cycles, is_folder, name_files
 from models.corrected_files.opening import WantedStations
 from models.corrected_files.sidecar import refuse_corrected
-from models.correction.guards import Guard
+from models.correction.guards import Guard, check_guard
 from models.correction.pipeline import CorrectionPipelines
 from models.engines.engine import Engine
 from models.engines.onnx_engine import OnnxEngine
@@ -44,7 +44,7 @@ def correction_options(options: Mapping[str, Any]) -> CorrectionOptions:
     check_boolean("explain", options["explain"])
     mesh_shape(options["mesh"], "mesh")
     checked_names("variable_names", options["variable_names"])
-    Guard(options["on_problem"], None, options["untrained_times"])
+    check_guard(options["on_problem"], options["fallback"] is not None, options["untrained_times"])
     wanted_stations(options["stations"], options["static_fields"])
     path_texts("earlier", options["earlier"])
     if options["analysis"] is not None:

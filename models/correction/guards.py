@@ -56,6 +56,16 @@ class TileSummary:
     """Whether some member has two different values on the tile."""
 
 
+def check_guard(on_problem: object, fallback: bool, untrained_times: object) -> None:
+    """Raise `InputError` for a wrong option, and for an EMOS without a `fallback` or a fallback without use."""
+    check_choice("untrained_times", untrained_times, UNTRAINED_TIMES)
+    check_choice("on_problem", on_problem, ON_PROBLEM)
+    if on_problem == "emos" and not fallback:
+        raise InputError("on_problem=emos needs fallback=FILE, the file of a corrector of model=emos")
+    if on_problem != "emos" and fallback:
+        raise InputError(f"fallback belongs to on_problem=emos, got on_problem={on_problem}; remove fallback")
+
+
 @dataclass(frozen=True)
 class Guard:
     """Checks forecasts of a corrector, and chooses the fallback; raises `InputError` for an invalid option."""
@@ -67,12 +77,7 @@ class Guard:
     """`correct`: starts at hours, and valid times in months, without training are corrected, and counted."""
 
     def __post_init__(self) -> None:
-        check_choice("untrained_times", self.untrained_times, UNTRAINED_TIMES)
-        check_choice("on_problem", self.on_problem, ON_PROBLEM)
-        if self.on_problem == "emos" and self.fallback is None:
-            raise InputError("on_problem=emos needs fallback=FILE, the file of a corrector of model=emos")
-        if self.on_problem != "emos" and self.fallback is not None:
-            raise InputError(f"fallback belongs to on_problem=emos, got on_problem={self.on_problem}; remove fallback")
+        check_guard(self.on_problem, self.fallback is not None, self.untrained_times)
 
     def at(self, grid: Grid, processes: Processes, static: xr.Dataset | None = None) -> Guard:
         """Return the guard with the fallback at the stations of an input."""

@@ -226,6 +226,7 @@ def test_forecasts_at_times_without_training_are_corrected_if_asked_and_counted(
 
 def test_wrong_options_are_errors(folder, command):
     for options, sentence in (
+        (("explain=maps",), "explain must be true or false"),
         (("untrained_times=maybe",), "untrained_times must be one of problem, correct, got"),
         (("on_problem=ignore",), "on_problem must be one of error, emos, raw, got 'ignore'"),
         (("on_problem=emos",), "on_problem=emos needs fallback=FILE"),
