@@ -38,7 +38,7 @@ from models.parallel.single_process import DEVICES, Processes, SingleProcess
 
 
 def correction_options(options: Mapping[str, Any]) -> CorrectionOptions:
-    """Check the options as far as no file is needed; return those that say how members are made."""
+    """Check the options that need no file; return the options that say how members are made."""
     engine_paths(options["corrector"])
     check_choice("device", options["device"], DEVICES)
     check_boolean("explain", options["explain"])

@@ -15,7 +15,7 @@ from data_pipeline.formats.catalog import Catalog
 from data_pipeline.task import Task
 
 NUMBERS_OF_A_SYSTEM = 1000
-"""The members of the second system are numbered from here on, those of the third from twice this number."""
+"""The second system has the member numbers from 1000 on, the third from 2000 on."""
 
 
 class SystemFiles(tuple[FileAddress, ...]):
@@ -26,7 +26,7 @@ class SystemFiles(tuple[FileAddress, ...]):
 
     @classmethod
     def of(cls, files: Mapping[str, Paths], option: str, systems: Sequence[str] | None = None) -> SystemFiles:
-        """Return the files of each system by name; `systems` has all names in order, by default those of `files`."""
+        """Return the files of all systems in `files`. `systems` are the names of all systems in order."""
         names = tuple(files if systems is None else systems)
         added: dict[FileAddress, int] = {}
         for name, paths in files.items():
@@ -63,5 +63,5 @@ class SystemFiles(tuple[FileAddress, ...]):
 
 
 def added_number(files: object, path: object) -> int:
-    """Return what a file adds to the numbers of its members; 0 unless `files` are those of several systems."""
+    """Return the number that is added to each member number of a file: 0 without several systems."""
     return files.added[path] if isinstance(files, SystemFiles) else 0  # type: ignore[index]
