@@ -181,7 +181,7 @@ class Task(HasChannels):
         )
 
     def channels_of(self, systems: Collection[str]) -> list[int]:
-        """Return the channels of mean and spread of some systems, and of who belongs to them."""
+        """Return the channels of some systems: mean, spread and membership."""
         ranges = [self.members_of(system) for system in systems]
         return [self.channels.index(Channel(one)) for one in self.formulas if not one.lag and one.members in ranges]
 

@@ -117,9 +117,9 @@ def survey_forecasts(
 
 
 def absent_systems(task: Task, ensemble: Fields, position: tuple[int, int]) -> tuple[str, ...]:
-    """Return the systems of a task that the `ensemble` lacks, and those that the forecast at a position lacks.
+    """Return the systems of a task without any member in the forecast at a position, or in the whole `ensemble`.
 
-    The latter count only if the forecast has all fields of the other systems.
+    A system that only this forecast lacks counts if the forecast has all fields of the other systems.
     """
     lacks = ensemble.incomplete.get(position) if task.systems else None
     left = [number for number in ensemble.numbers if lacks is None or number not in lacks.gone]

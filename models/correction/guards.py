@@ -181,7 +181,7 @@ def forecast_problems(
     summaries = dict(zip(names, map(finish, rows), strict=True))
     members = len(forecast.numbers)
     if forecast.absent:
-        # Mean and spread of all members are those of other groups than in training.
+        # Without a group, the mean and spread of all members differ from those in training.
         of_groups = {str(one) for one in description.task.formulas if one.members}
         summaries = {name: one for name, one in summaries.items() if name in of_groups}
         members = round(members / expected_share(description.provenance, description.task, forecast.absent))
